@@ -15,11 +15,11 @@ use zorb::format::shard::{CasChunk, CasInfo, FileInfo, Shard, Term, write_upload
 use zorb::format::xorb::LayoutBuilder;
 use zorb::format::{ByteRange, ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash, merkle};
 use zorb::index::sqlite::SqliteIndex;
-use zorb::index::{Index, NewXorb, Ticket};
+use zorb::index::{NewXorb, Ticket, XorbIndex};
 use zorb::runtime::clock::{SystemClock, Timestamp};
 use zorb::runtime::metrics::Metrics;
 use zorb::service::access::{Claims, RepoScope, Scope};
-use zorb::service::{Budget, Cas, Detail};
+use zorb::service::{Detail, Server, Settings};
 
 /// Raw length of every chunk.
 const CHUNK_LEN: u32 = 64 << 10;
@@ -41,7 +41,7 @@ const EVERYBODY: Claims = Claims {
 struct Store {
     runtime: Runtime,
     directory: TempDir,
-    cas: Cas,
+    server: Arc<Server>,
     xorbs: Vec<NewXorb>,
 }
 
@@ -56,21 +56,21 @@ impl Store {
             runtime.block_on(index.stage_xorb(xorb.hash, ticket, now)).unwrap();
             runtime.block_on(index.publish_xorb(xorb.clone(), ticket, now)).unwrap();
         }
-        let cas = process(&index);
-        Self { runtime, directory, cas, xorbs }
+        let server = process(&index);
+        Self { runtime, directory, server, xorbs }
     }
 
     /// Another process over the same index.
     fn restart(&mut self) {
         let path = self.directory.path().join("index.sqlite");
-        self.cas = process(&self.runtime.block_on(SqliteIndex::open(&path)).unwrap());
+        self.server = process(&self.runtime.block_on(SqliteIndex::open(&path)).unwrap());
     }
 
     /// Registers a file of these runs of chunks, `(xorb, first, behind the last)`; returns its hash and the seconds.
     fn register(&self, runs: &[(usize, u32, u32)], lists_xorbs: bool) -> (FileHash, f64) {
         let (hash, shard) = self.shard(runs, lists_xorbs);
         let begin = Instant::now();
-        self.runtime.block_on(self.cas.register(&EVERYBODY, shard.into())).unwrap();
+        self.runtime.block_on(self.server.register(&EVERYBODY, shard.into())).unwrap();
         (hash, begin.elapsed().as_secs_f64())
     }
 
@@ -94,7 +94,7 @@ impl Store {
     fn plan(&self, file: FileHash, start: u64, len: u64) -> (f64, usize) {
         let range = ByteRange::new(start, start + len);
         let begin = Instant::now();
-        let found = self.runtime.block_on(self.cas.reconstruct(&EVERYBODY, file, range, Detail::Terms)).unwrap();
+        let found = self.runtime.block_on(self.server.reconstruct(&EVERYBODY, file, range, Detail::Terms)).unwrap();
         (begin.elapsed().as_secs_f64() * 1e3, found.plan.file.terms.len())
     }
 
@@ -121,19 +121,20 @@ impl Store {
         let begin = Instant::now();
         let edit = [ByteRange::new(file_len / 2, file_len / 2 + 1).unwrap()];
         let wanted = async {
-            let permit = self.cas.walk_permit(EVERYBODY.tenant()).await.unwrap();
-            self.cas.chunk_windows(&permit, &EVERYBODY, file, &edit).await.unwrap()
+            let permit = self.server.walk_permit(EVERYBODY.tenant()).await.unwrap();
+            self.server.chunk_windows(&permit, &EVERYBODY, file, &edit).await.unwrap()
         };
         self.runtime.block_on(wanted);
         eprintln!("{name}, what an edit in the middle must know: {:.2} s", begin.elapsed().as_secs_f64());
     }
 }
 
-fn process(index: &SqliteIndex) -> Cas {
-    let budget = Budget { upload_count: 4, verify_worker_count: 3, layout_cache_len: 16 << 20 };
+fn process(index: &SqliteIndex) -> Arc<Server> {
     let blobs = Arc::new(MemoryBlobStore::new());
     let records = Arc::new(MemoryRecordStore::new());
-    Cas::new(blobs, records, Arc::new(index.clone()), Arc::new(SystemClock), Arc::new(Metrics::new()), budget)
+    let (index, clock, metrics) = (Arc::new(index.clone()), Arc::new(SystemClock), Arc::new(Metrics::new()));
+    let settings = Settings::over(blobs, records, index, clock, metrics);
+    Server::new(&Settings { upload_count: 4, verify_worker_count: 3, layout_cache_len: 16 << 20, ..settings })
 }
 
 fn xorbs(count: usize) -> Vec<NewXorb> {

@@ -20,12 +20,13 @@ use zorb::format::xorb::LayoutBuilder;
 use zorb::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use zorb::index::sqlite::SqliteIndex;
 use zorb::index::{
-    Allowance, Collect, Compact, FileSwitch, Index, NewFile, NewXorb, Registration, RunSwitch, Switched, Ticket,
+    Allowance, Collect, Compact, FileSwitch, NewFile, NewXorb, RegisterIndex, Registration, RunSwitch, Switched,
+    Ticket, XorbIndex,
 };
 use zorb::runtime::clock::{Clock, ManualClock, Timestamp};
 use zorb::runtime::metrics::Metrics;
 use zorb::service::gc::{MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
-use zorb::service::{Budget, Cas};
+use zorb::service::{Settings, Store};
 
 /// Xorbs of the store; one in ten is garbage.
 const XORB_COUNT: usize = 100_000;
@@ -190,25 +191,23 @@ async fn run() -> bool {
     let index = SqliteIndex::open(&path).await.unwrap();
     let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
     let large_hash = fill(&index, clock.now()).await;
-    let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
     let blobs = Arc::new(MemoryBlobStore::new());
-    let cas = Cas::new(
+    let store = Store::new(&Settings::over(
         blobs,
         Arc::new(MemoryRecordStore::new()),
         Arc::new(index.clone()),
         Arc::clone(&clock) as _,
         Arc::new(Metrics::new()),
-        budget,
-    );
-    cas.agree(true).await.unwrap();
+    ));
+    store.agree(true).await.unwrap();
     let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
     let pace = Pace { pause: STEP_PAUSE, ..Pace::default() };
     let mut longest: f64 = 0.0;
     clock.advance(MIN_GRACE);
     for name in ["condemn", "delete"] {
-        let plan = beside(&format!("plan to {name}"), &path, cas.plan_collection(policy)).await.0.unwrap();
+        let plan = beside(&format!("plan to {name}"), &path, store.plan_collection(policy)).await.0.unwrap();
         eprintln!("  {} xorbs planned, {} kept", plan.xorbs().len(), plan.retained().referenced.count);
-        let (done, wait) = beside(name, &path, cas.collect(plan, &pace)).await;
+        let (done, wait) = beside(name, &path, store.collect(plan, &pace)).await;
         assert!(done.failure.is_none(), "{done:?}");
         eprintln!("  {} condemned, {} deleted", done.condemned.count, done.deleted.count);
         longest = longest.max(wait);

@@ -11,7 +11,7 @@ use zorb::format::compression::Scheme;
 use zorb::format::xorb::LayoutBuilder;
 use zorb::format::{ChunkHash, ChunkRange, XorbHash};
 use zorb::index::sqlite::SqliteIndex;
-use zorb::index::{Index, NewXorb, Ticket};
+use zorb::index::{NewXorb, Ticket, XorbIndex};
 use zorb::runtime::clock::Timestamp;
 
 /// Xorbs in the index: 32 GiB worth of them.

@@ -24,7 +24,7 @@ use zorb::runtime::blocking::Pool;
 use zorb::runtime::clock::SystemClock;
 use zorb::runtime::metrics::Metrics;
 use zorb::service::access::Claims;
-use zorb::service::{BodyError, Budget, Cas, Upload};
+use zorb::service::{BodyError, Server, Settings, Upload};
 
 /// Registrations of one round.
 const COUNT: usize = 64;
@@ -40,8 +40,8 @@ fn main() {
     let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let kept = Arc::new(FsRecordStore::open(directory.path(), Pool::new(8)).unwrap());
-        let with = store(&directory.path().join("with.sqlite"), kept).await;
-        let without = store(&directory.path().join("without.sqlite"), Arc::new(MemoryRecordStore::new())).await;
+        let with = server_over(&directory.path().join("with.sqlite"), kept).await;
+        let without = server_over(&directory.path().join("without.sqlite"), Arc::new(MemoryRecordStore::new())).await;
         for at_once in [1, 8] {
             let (mut with_ms, mut without_ms) = (Vec::new(), Vec::new());
             for round in 0..ROUND_COUNT {
@@ -69,25 +69,28 @@ fn xorb() -> BuiltXorb {
     builder.finish().unwrap()
 }
 
-async fn store(path: &Path, records: Arc<dyn RecordStore>) -> Cas {
+async fn server_over(path: &Path, records: Arc<dyn RecordStore>) -> Arc<Server> {
     let index = SqliteIndex::open(path).await.unwrap();
-    let budget = Budget { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20 };
     let blobs = Arc::new(MemoryBlobStore::new());
-    let cas = Cas::new(blobs, records, Arc::new(index), Arc::new(SystemClock), Arc::new(Metrics::new()), budget);
+    let (index, clock, metrics) = (Arc::new(index), Arc::new(SystemClock), Arc::new(Metrics::new()));
+    let settings = Settings::over(blobs, records, index, clock, metrics);
+    let settings = Settings { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20, ..settings };
+    let server = Server::new(&settings);
     let xorb = xorb();
     let body = stream::iter(vec![Ok::<_, BodyError>(Bytes::copy_from_slice(xorb.bytes()))]);
     let (claims, claimed) = (&Claims::UNRESTRICTED, xorb.xorb().hash());
-    cas.upload(Upload { claims, claimed, max_len: 1 << 20, declared_len: None, body }).await.unwrap();
-    cas
+    server.upload(Upload { claims, claimed, max_len: 1 << 20, declared_len: None, body }).await.unwrap();
+    server
 }
 
 /// Registers files that nobody has registered before; returns milliseconds for each.
-async fn register(cas: &Cas, first: usize, at_once: usize) -> f64 {
+async fn register(server: &Arc<Server>, first: usize, at_once: usize) -> f64 {
     let xorb = xorb();
     let shards: Vec<Bytes> = (first..first + COUNT).map(|number| shard(&xorb, number)).collect();
     let begin = Instant::now();
     for shards in shards.chunks(at_once) {
-        for outcome in join_all(shards.iter().map(|shard| cas.register(&Claims::UNRESTRICTED, shard.clone()))).await {
+        for outcome in join_all(shards.iter().map(|shard| server.register(&Claims::UNRESTRICTED, shard.clone()))).await
+        {
             assert!(outcome.unwrap().was_new);
         }
     }

@@ -14,7 +14,8 @@ use zorb::format::xorb::LayoutBuilder;
 use zorb::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use zorb::index::sqlite::SqliteIndex;
 use zorb::index::{
-    Allowance, Collect, Index, Limits, NewFile, NewXorb, Registered, Registration, Staging, Ticket, UsageIndex,
+    Allowance, Collect, Limits, NewFile, NewXorb, RegisterIndex, Registered, Registration, Staging, Ticket, UsageIndex,
+    XorbIndex,
 };
 use zorb::runtime::clock::Timestamp;
 

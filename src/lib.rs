@@ -1,6 +1,6 @@
 //! zorb: a self-hosted content-addressed store for the Xet protocol.
 //!
-//! "(spec 5.4.2)" in a comment is section 5.4.2 of `docs/spec/xet-protocol.md`.
+//! "(spec 5.4.2)" in a comment refers to section 5.4.2 of `docs/spec/xet-protocol.md`.
 //!
 #![doc = include_str!("ARCHITECTURE.md")]
 

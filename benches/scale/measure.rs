@@ -14,13 +14,13 @@ use zorb::blob::records::fs::FsRecordStore;
 use zorb::format::shard::{FileInfo, Sha256, Shard, write_upload};
 use zorb::format::{ByteRange, ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash, merkle};
 use zorb::index::sqlite::SqliteIndex;
-use zorb::index::{Collect, HealthIndex, Index, Reader, Staging, Ticket, UsageIndex};
+use zorb::index::{ClaimIndex, Collect, HealthIndex, Reader, Staging, Ticket, UsageIndex, XorbIndex};
 use zorb::runtime::blocking::Pool;
 use zorb::runtime::clock::{Clock, ManualClock, Timestamp};
 use zorb::runtime::metrics::Metrics;
 use zorb::service::access::{Claims, RepoScope, Scope};
 use zorb::service::gc::{MIN_CONDEMNED, MIN_GRACE, Policy};
-use zorb::service::{Budget, Cas, Detail};
+use zorb::service::{Detail, Server, Settings};
 
 use super::check::new_xorb;
 use super::figures::{Figure, Times};
@@ -49,7 +49,7 @@ const STEP_COUNT: usize = 64;
 pub(crate) struct Bench {
     shape: Shape,
     index: SqliteIndex,
-    cas: Cas,
+    server: Arc<Server>,
     clock: Arc<ManualClock>,
     rng: StdRng,
     whole: Vec<u64>,
@@ -72,18 +72,17 @@ impl Bench {
     pub(crate) async fn open(directory: &Path, shape: Shape, seed: u64) -> Self {
         let index = SqliteIndex::open(&directory.join("index.sqlite")).await.unwrap();
         let clock = Arc::new(ManualClock::new(NOW));
-        let budget = Budget { upload_count: 1, verify_worker_count: 2, layout_cache_len: 0 };
-        let cas = Cas::new(
+        let settings = Settings::over(
             Arc::new(MemoryBlobStore::new()),
             Arc::new(FsRecordStore::open(directory, Pool::new(2)).unwrap()),
             Arc::new(index.clone()),
             Arc::clone(&clock) as _,
             Arc::new(Metrics::new()),
-            budget,
         );
-        cas.agree(true).await.unwrap();
+        let server = Server::new(&Settings { verify_worker_count: 2, ..settings });
+        server.store.agree(true).await.unwrap();
         let whole = shape.whole_xorbs();
-        Self { shape, index, cas, clock, rng: StdRng::seed_from_u64(seed), whole }
+        Self { shape, index, server, clock, rng: StdRng::seed_from_u64(seed), whole }
     }
 
     pub(crate) const fn index(&self) -> &SqliteIndex {
@@ -159,12 +158,12 @@ impl Bench {
         for _ in 0..400 {
             let start = self.rng.random_range(0..large_len - WINDOW_LEN);
             let range = ByteRange::new(start, start + WINDOW_LEN);
-            let plan = self.cas.reconstruct(&EVERYBODY, shape::file_hash(0), range, Detail::Terms);
+            let plan = self.server.reconstruct(&EVERYBODY, shape::file_hash(0), range, Detail::Terms);
             let terms = window.take(plan).await.unwrap().plan.file.terms.len();
             assert!((4..=5).contains(&terms), "{terms} terms");
             let file = self.any_file();
-            let claims = claims_of(&self.shape.repos(file)[0]);
-            let plan = self.cas.reconstruct(&claims, shape::file_hash(file), None, Detail::Terms);
+            let claims = sha256_claims_of(&self.shape.repos(file)[0]);
+            let plan = self.server.reconstruct(&claims, shape::file_hash(file), None, Detail::Terms);
             assert!(!small.take(plan).await.unwrap().plan.file.terms.is_empty());
         }
         vec![window.millis(Some(5.0)), small.millis(None)]
@@ -174,11 +173,11 @@ impl Bench {
         let (mut hit, mut miss) = (Times::new("chunk query, hit"), Times::new("chunk query, miss"));
         for sample in 0..400_u64 {
             let xorb = *self.whole.choose(&mut self.rng).unwrap();
-            let claims = claims_of(&format!("{}/any", shape::domain(xorb)));
-            let response = hit.take(self.cas.dedup_response(&claims, shape::asked_chunk(xorb))).await.unwrap();
+            let claims = sha256_claims_of(&format!("{}/any", shape::domain(xorb)));
+            let response = hit.take(self.server.dedup_response(&claims, shape::asked_chunk(xorb))).await.unwrap();
             assert!(response.unwrap().len() > 32 << 10, "the whole xorb is described");
             let unknown = ChunkHash::from_bytes(shape::unknown(sample));
-            assert!(miss.take(self.cas.dedup_response(&claims, unknown)).await.unwrap().is_none());
+            assert!(miss.take(self.server.dedup_response(&claims, unknown)).await.unwrap().is_none());
         }
         vec![hit.millis(None), miss.micros(None)]
     }
@@ -193,8 +192,8 @@ impl Bench {
             assert!(hit.take(self.index.find_sha256(sha256, reader.clone())).await.unwrap().is_some());
             let unknown = Sha256::from_digest(shape::unknown(sample));
             assert!(miss.take(self.index.find_sha256(unknown, reader)).await.unwrap().is_none());
-            let claims = claims_of(&self.shape.repos(file)[0]);
-            assert!(len.take(self.cas.file_len(&claims, shape::file_hash(file))).await.unwrap().is_some());
+            let claims = sha256_claims_of(&self.shape.repos(file)[0]);
+            assert!(len.take(self.server.file_len(&claims, shape::file_hash(file))).await.unwrap().is_some());
         }
         vec![hit.micros(None), miss.micros(None), len.micros(None)]
     }
@@ -205,15 +204,15 @@ impl Bench {
         let mut all = Times::new("page of 1000, all files");
         let mut xorbs = Times::new("page of 1000 xorbs");
         for sample in 0..20_u64 {
-            let claims = claims_of(shape::SMALL_REPO);
-            assert_eq!(small.take(self.cas.list_files(&claims, None, 1000)).await.unwrap().entries.len(), 3);
-            let claims = claims_of(&self.shape.repos(self.shape.file_count() / 20 * sample)[0]);
-            let page = common.take(self.cas.list_files(&claims, None, 100)).await.unwrap();
+            let claims = sha256_claims_of(shape::SMALL_REPO);
+            assert_eq!(small.take(self.server.list_files(&claims, None, 1000)).await.unwrap().entries.len(), 3);
+            let claims = sha256_claims_of(&self.shape.repos(self.shape.file_count() / 20 * sample)[0]);
+            let page = common.take(self.server.list_files(&claims, None, 100)).await.unwrap();
             assert_eq!(page.entries.len(), 100);
             let after = FileHash::from_bytes(self.hash_before(1000, self.shape.file_count()));
-            all.take(self.cas.list_files(&EVERYBODY, Some(after), 1000)).await.unwrap();
+            all.take(self.server.list_files(&EVERYBODY, Some(after), 1000)).await.unwrap();
             let after = XorbHash::from_bytes(self.hash_before(1000, self.shape.xorb_count));
-            xorbs.take(self.cas.list_xorbs(&EVERYBODY, Some(after), 1000)).await.unwrap();
+            xorbs.take(self.server.list_xorbs(&EVERYBODY, Some(after), 1000)).await.unwrap();
         }
         vec![small.millis(None), common.millis(None), all.millis(None), xorbs.millis(None)]
     }
@@ -222,7 +221,7 @@ impl Bench {
         let mut scattered = Times::new("registration of 1000 terms of 1000 xorbs");
         let mut large = Times::new("registration of 1000 terms of 16 xorbs");
         let (mut small, mut removal) = (Times::new("registration of 1 term"), Times::new("removal of a file"));
-        let claims = claims_of("owner0/registered");
+        let claims = sha256_claims_of("owner0/registered");
         let mut files = Vec::new();
         for sample in 0..120 {
             let (count, xorb_count, times) = match sample % 6 {
@@ -234,7 +233,7 @@ impl Bench {
             let first = self.rng.random_range(0..RUN_COUNT);
             let run = |index: usize| run_of(xorbs[index % xorbs.len()], first + index / xorbs.len());
             let (file, shard) = self::shard(&(0..count).map(run).collect::<Vec<_>>());
-            let registered = times.take(self.cas.register(&claims, shard)).await.unwrap();
+            let registered = times.take(self.server.register(&claims, shard)).await.unwrap();
             assert!(registered.was_new || count == 1, "a large file that is known measures nothing");
             if count == 1 && registered.was_new {
                 files.push(file);
@@ -284,7 +283,7 @@ impl Bench {
         // What was leased by a response stays for as long, and one moment more.
         self.clock.advance(MIN_CONDEMNED);
         let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
-        let planned = plan.take(self.cas.plan_collection(policy)).await.unwrap();
+        let planned = plan.take(self.server.store.plan_collection(policy)).await.unwrap();
         let garbage: Vec<XorbHash> = planned.xorbs().iter().map(|xorb| xorb.hash).collect();
         // As in the plan, in the order of their hashes: each is a place of its own in the table.
         let steps: Vec<Vec<XorbHash>> = garbage.chunks(STEP_COUNT).take(20).map(<[XorbHash]>::to_vec).collect();
@@ -313,7 +312,7 @@ const EVERYBODY: Claims = Claims {
     expires_unix_secs: u64::MAX,
 };
 
-fn claims_of(repo: &str) -> Claims {
+fn sha256_claims_of(repo: &str) -> Claims {
     Claims { repo: repo.parse().unwrap(), ..EVERYBODY }
 }
 

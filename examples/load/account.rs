@@ -12,7 +12,7 @@ pub(crate) struct Account {
 }
 
 /// The account when something began.
-pub(crate) struct Begun<'a> {
+pub(crate) struct OpenRegistration<'a> {
     account: &'a Account,
     cpu_secs: f64,
     client_cpu_secs: f64,
@@ -44,13 +44,13 @@ impl Account {
     }
 
     /// Starts to count, the peak of memory from here on.
-    pub(crate) fn begin(&self) -> anyhow::Result<Begun<'_>> {
+    pub(crate) fn begin(&self) -> anyhow::Result<OpenRegistration<'_>> {
         for pid in &self.pids {
             let path = format!("/proc/{pid}/clear_refs");
             let mut file = fs::File::options().write(true).open(&path).context(path)?;
             std::io::Write::write_all(&mut file, b"5")?;
         }
-        Ok(Begun {
+        Ok(OpenRegistration {
             account: self,
             cpu_secs: self.cpu_secs()?,
             client_cpu_secs: cpu_secs("self")?,
@@ -74,7 +74,7 @@ impl Account {
     }
 }
 
-impl Begun<'_> {
+impl OpenRegistration<'_> {
     pub(crate) fn end(&self) -> anyhow::Result<Cost> {
         let seconds = self.time.elapsed().as_secs_f64();
         Ok(Cost {

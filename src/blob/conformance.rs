@@ -1,4 +1,4 @@
-//! The contract of [`BlobStore`] as a suite; every store runs all of it.
+//! The contract of [`BlobStore`] as a test suite. Every implementation must pass all of it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::runtime::incarnation::Incarnation;
 
 type Store = Arc<dyn BlobStore>;
 
-/// Runs every case on a fresh store each, in memory and on disk.
+/// Runs each case on fresh stores: in memory, and on disk in three configurations.
 macro_rules! suite {
     ($($case:ident)*) => {
         mod memory {
@@ -36,7 +36,7 @@ macro_rules! suite {
         mod fs_keeping_files_open {
             $(#[tokio::test] async fn $case() {
                 let directory = tempfile::tempdir().unwrap();
-                let store = super::FsBlobStore::open(directory.path(), super::Pool::new(2)).unwrap().keeping_open(2);
+                let store = super::FsBlobStore::open(directory.path(), super::Pool::new(2)).unwrap().with_open_files(2);
                 super::$case(super::Arc::new(store)).await;
             })*
         }
@@ -45,13 +45,13 @@ macro_rules! suite {
 
 suite! {
     a_published_blob_is_read_back_in_any_range
-    a_draft_is_invisible_until_published_and_gone_when_dropped
+    draft_is_invisible_until_published_and_removed_when_dropped
     a_read_past_the_end_is_an_error_and_never_short
-    publishing_twice_keeps_the_last_and_readers_their_blob
-    incarnations_of_a_xorb_are_blobs_of_their_own
-    deleting_what_is_not_there_is_a_success
-    read_replaced_deleted_and_published_again_reads_the_last
-    a_blob_of_several_pieces_and_an_odd_length_is_whole
+    second_publication_replaces_the_blob_but_not_for_readers
+    incarnations_of_a_xorb_are_separate_blobs
+    deletion_of_a_missing_blob_succeeds
+    each_read_returns_the_last_published_blob
+    blob_of_several_pieces_and_an_odd_length_is_read_whole
     probing_leaves_nothing_behind
 }
 
@@ -90,7 +90,7 @@ async fn a_published_blob_is_read_back_in_any_range(store: Store) {
     assert_eq!(store.list().await.unwrap(), [key(1)]);
 }
 
-async fn a_draft_is_invisible_until_published_and_gone_when_dropped(store: Store) {
+async fn draft_is_invisible_until_published_and_removed_when_dropped(store: Store) {
     let mut draft = store.draft().unwrap();
     draft.write(b"bytes").unwrap();
     assert_eq!(store.list().await.unwrap(), []);
@@ -107,8 +107,8 @@ async fn a_read_past_the_end_is_an_error_and_never_short(store: Store) {
     }
 }
 
-/// Running readers go on with the first blob.
-async fn publishing_twice_keeps_the_last_and_readers_their_blob(store: Store) {
+/// A read that began before the second publication continues with the first blob.
+async fn second_publication_replaces_the_blob_but_not_for_readers(store: Store) {
     put(&store, key(1), b"first").await;
     let mut reader = store.read(key(1), range(0, 5)).await.unwrap().unwrap();
     put(&store, key(1), b"other").await;
@@ -116,7 +116,7 @@ async fn publishing_twice_keeps_the_last_and_readers_their_blob(store: Store) {
     assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"other".to_vec()));
 }
 
-async fn incarnations_of_a_xorb_are_blobs_of_their_own(store: Store) {
+async fn incarnations_of_a_xorb_are_separate_blobs(store: Store) {
     let hash = key(1).xorb_hash();
     let other = BlobKey::new(hash, Incarnation::from_number(u64::MAX));
     let unnamed = BlobKey::new(hash, Incarnation::UNNAMED);
@@ -133,7 +133,7 @@ async fn incarnations_of_a_xorb_are_blobs_of_their_own(store: Store) {
     assert_eq!(store.head(key(1)).await.unwrap(), None);
 }
 
-async fn deleting_what_is_not_there_is_a_success(store: Store) {
+async fn deletion_of_a_missing_blob_succeeds(store: Store) {
     assert!(!store.delete(key(1)).await.unwrap());
     put(&store, key(1), b"bytes").await;
     assert!(store.delete(key(1)).await.unwrap());
@@ -141,7 +141,7 @@ async fn deleting_what_is_not_there_is_a_success(store: Store) {
     assert!(store.read(key(1), range(0, 1)).await.unwrap().is_none());
 }
 
-async fn read_replaced_deleted_and_published_again_reads_the_last(store: Store) {
+async fn each_read_returns_the_last_published_blob(store: Store) {
     for round in 0..3_u8 {
         for byte in [1, 2, 3] {
             put(&store, key(byte), &[byte, round, 1]).await;
@@ -156,8 +156,8 @@ async fn read_replaced_deleted_and_published_again_reads_the_last(store: Store) 
     }
 }
 
-async fn a_blob_of_several_pieces_and_an_odd_length_is_whole(store: Store) {
-    // Two pieces of 1 MiB and a bit, written in odd portions.
+async fn blob_of_several_pieces_and_an_odd_length_is_read_whole(store: Store) {
+    // Just over 2 MiB, so several pieces and blocks, written in portions of an odd length.
     let bytes: Vec<u8> = (0..2_100_001_u32).map(|i| (i % 251) as u8).collect();
     let mut draft = store.draft().unwrap();
     for portion in bytes.chunks(65_537) {
@@ -184,12 +184,12 @@ async fn drafts_of_a_dead_process_are_removed_at_the_next_start() {
     assert_eq!(store.remove_stray_drafts().await.unwrap(), 0);
 }
 
-/// Nor after another process removed it.
+/// A cached open file is not read after another process has replaced or removed it.
 #[tokio::test]
 async fn open_file_is_not_read_after_another_process_replaced_it() {
     let directory = tempfile::tempdir().unwrap();
-    let store = FsBlobStore::open(directory.path(), Pool::new(1)).unwrap().keeping_open(2);
-    let (store, other): (Store, Store) = (Arc::new(store.clone()), Arc::new(store.keeping_open(0)));
+    let store = FsBlobStore::open(directory.path(), Pool::new(1)).unwrap().with_open_files(2);
+    let (store, other): (Store, Store) = (Arc::new(store.clone()), Arc::new(store.with_open_files(0)));
     put(&store, key(1), b"first").await;
     assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"first".to_vec()));
     put(&other, key(1), b"other").await;
@@ -199,14 +199,14 @@ async fn open_file_is_not_read_after_another_process_replaced_it() {
 }
 
 #[tokio::test]
-#[expect(clippy::disallowed_methods, reason = "a name that is given behind the back of the store")]
+#[expect(clippy::disallowed_methods, reason = "a test may link a file without the store")]
 async fn replaced_file_with_another_hard_link_is_not_read_again() {
     let directory = tempfile::tempdir().unwrap();
-    let store: Store = Arc::new(FsBlobStore::open(directory.path(), Pool::new(1)).unwrap().keeping_open(2));
+    let store: Store = Arc::new(FsBlobStore::open(directory.path(), Pool::new(1)).unwrap().with_open_files(2));
     put(&store, key(1), b"first").await;
     assert_eq!(get(&store, key(1), range(0, 5)).await, Ok(b"first".to_vec()));
     let name = key(1).to_string();
-    // As a snapshot by hard links does.
+    // A snapshot by hard links creates such a link.
     std::fs::hard_link(directory.path().join("xorbs").join(&name[..2]).join(&name), directory.path().join("link"))
         .unwrap();
     put(&store, key(1), b"other").await;

@@ -1,16 +1,18 @@
 //! Blobs as files of a local directory.
 //!
 //! ```text
-//! <root>/tmp/<32 hex>              drafts
+//! <root>/tmp/<32 hex>                  drafts
 //! <root>/xorbs/ee/eea2…7632.<16 hex>   one file per blob, by the first two digits of its hash
-//! <root>/xorbs/ee/eea2…7632        the same, written by an older version
+//! <root>/xorbs/ee/eea2…7632            a blob of an older version, which has no incarnation
 //! ```
 //!
-//! Durability is that of `runtime::durable`. Every operation is one closure on the disk pool, so a
-//! caller that is dropped cannot leave a half-done one behind. The exception is what needs no disk:
-//! bytes of an open file that are in the page cache are read at once on the caller's thread, and
-//! the kernel says when it would block. Reads of a file that was removed meanwhile continue: the
-//! stream holds it open.
+//! Files are published and removed with `runtime::durable`, which guarantees durability. Every
+//! operation runs in closures on the disk pool. A closure that has begun runs to its end even if
+//! the caller's future is dropped.
+//!
+//! Reads are an exception: if bytes of an open file are in the page cache, they are read on the
+//! caller's thread, by a system call that fails instead of blocking. A read continues even if the
+//! file is removed meanwhile, because the stream holds the file open.
 
 mod blocks;
 mod buffers;
@@ -31,7 +33,7 @@ use rustix::fs::statvfs;
 use self::blocks::Blocks;
 use self::buffers::{Buffers, Piece};
 use self::draft::FsDraft;
-use self::kept::{Found, KeptFiles};
+use self::kept::{Found, OpenFileCache};
 use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 use crate::runtime::blocking::Pool;
@@ -46,24 +48,27 @@ pub struct FsBlobStore {
     tmp: PathBuf,
     xorbs: PathBuf,
     pool: Pool,
-    /// For reads of what is not in memory.
+    /// For reads of bytes that are not in the page cache.
     reads: Pool,
-    kept: KeptFiles,
+    /// The cache of open files.
+    kept: OpenFileCache,
     buffers: Buffers,
     blocks: Blocks,
-    /// Whether drafts go past the page cache.
+    /// Whether drafts are written past the page cache (`O_DIRECT`).
     is_direct: bool,
 }
 
 impl FsBlobStore {
-    /// Opens the store in `root`, and creates missing directories. Blocks.
+    /// Opens the store in `root`, and creates missing directories, which are durable afterwards.
+    /// Blocks.
     ///
     /// # Errors
     ///
     /// A directory cannot be created.
     pub fn open(root: &Path, pool: Pool) -> Result<Self, BlobError> {
         let store = Self::open_existing(root, pool);
-        // All of them at once, so that every directory that a draft is renamed into is durable.
+        // All 256 directories are created now, so that a draft is always renamed into a durable
+        // directory.
         let groups = (0..=u8::MAX).map(|group| format!("{group:02x}"));
         create_directory(&store.tmp)
             .and_then(|()| create_directory(&store.xorbs))
@@ -72,37 +77,38 @@ impl FsBlobStore {
         Ok(store)
     }
 
-    /// Opens the store in `root` for reading. Creates no directory: blobs of a missing store are
-    /// not found.
+    /// Opens the store in `root` for reading. Creates no directory. If the store is missing, no
+    /// blob is found.
     #[must_use]
     pub fn open_existing(root: &Path, pool: Pool) -> Self {
-        let (kept, buffers, blocks) = (KeptFiles::new(0), Buffers::default(), Blocks::default());
+        let (kept, buffers, blocks) = (OpenFileCache::new(0), Buffers::default(), Blocks::default());
         let reads = pool.clone();
         Self { tmp: root.join("tmp"), xorbs: root.join("xorbs"), pool, reads, kept, buffers, blocks, is_direct: false }
     }
 
-    /// The same store with a limit of concurrent reads from the disk, beside its writes. A low
-    /// limit leaves the CPUs to pieces in memory.
+    /// The same store with at most `count` concurrent reads from the disk. A low limit leaves CPU
+    /// time for reads from the page cache.
     #[must_use]
-    pub fn reading_at_once(self, count: usize) -> Self {
+    pub fn with_read_limit(self, count: usize) -> Self {
         Self { reads: Pool::new(count), ..self }
     }
 
-    /// The same store, which writes large blobs past the page cache of the kernel or not, where the
-    /// file system can do that.
+    /// The same store with direct writes on or off. With direct writes, full blocks of drafts are
+    /// written past the page cache if the file system supports it.
     #[must_use]
     pub fn writing_directly(self, is_direct: bool) -> Self {
         Self { is_direct, ..self }
     }
 
-    /// The same store, which keeps up to so many files open that were read;
-    /// [`BlobStore::close_removed`] is to be called every now and then.
+    /// The same store with a cache of up to `count` open files, which were read before. The caller
+    /// must call [`BlobStore::close_removed`] regularly.
     #[must_use]
-    pub fn keeping_open(self, count: usize) -> Self {
-        Self { kept: KeptFiles::new(count), ..self }
+    pub fn with_open_files(self, count: usize) -> Self {
+        Self { kept: OpenFileCache::new(count), ..self }
     }
 
-    /// Opens the file of a blob and keeps it; `removed` was kept of it until now.
+    /// Opens the file of a blob and caches it. `removed` is a cached file of this blob that another
+    /// process has removed. It is dropped on the pool, because closing it may block.
     async fn open_file(&self, key: BlobKey, removed: Option<Arc<File>>) -> Result<Option<Arc<File>>, BlobError> {
         let (path, kept) = (self.path(key), self.kept.clone());
         let open = move || {
@@ -224,22 +230,24 @@ impl BlobStore for FsBlobStore {
         async move {
             let asked = self.pool.run(move || statvfs(&directory)).await;
             let space = asked.map_err(|error| BlobError::io("query the free space", None, error.into()))?;
-            // What this process may use: file systems keep some for root.
+            // `f_bavail` excludes the blocks that the file system reserves for root.
             Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
         }
         .boxed()
     }
 }
 
-/// A file that is read from front to back.
+/// A file whose `range` is read from front to back.
 struct FsReader {
     file: Arc<File>,
     key: BlobKey,
     range: ByteRange,
+    /// The offset of the next piece.
     at: u64,
     buffers: Buffers,
 }
 
+/// Streams the pieces of a reader. Bytes that are not in the page cache are read on `pool`.
 fn stream(reader: FsReader, pool: Pool) -> BlobStream {
     try_unfold((reader, pool), |(mut reader, pool)| async move {
         if reader.at == reader.range.end() {
@@ -259,7 +267,8 @@ fn stream(reader: FsReader, pool: Pool) -> BlobStream {
 }
 
 impl FsReader {
-    /// The next piece, with as much of it as is in memory.
+    /// Takes a buffer for the next piece, and fills it with bytes from the page cache as far as
+    /// possible. Returns the number of bytes that were read.
     fn read_resident(&self) -> (Piece, usize) {
         let wanted = usize::try_from(self.range.end() - self.at).unwrap_or(usize::MAX);
         let mut piece = self.buffers.take(wanted);
@@ -267,7 +276,7 @@ impl FsReader {
         (piece, read_len)
     }
 
-    /// Reads the bytes of a piece behind the first `have_len`. Blocks.
+    /// Reads the bytes of a piece after the first `have_len`. Blocks.
     fn read_rest(&self, piece: &mut Piece, mut have_len: usize) -> Result<(), BlobError> {
         let bytes = piece.bytes_mut();
         while have_len < bytes.len() {
@@ -294,7 +303,7 @@ fn list_keys(directory: &Path) -> io::Result<Vec<BlobKey>> {
 fn list_group(directory: &Path) -> io::Result<Vec<BlobKey>> {
     let mut keys = Vec::new();
     for file in fs::read_dir(directory)? {
-        // A name that is no key was not put there by us, and is none of our business.
+        // A file whose name is not a key does not belong to the store, and is ignored.
         keys.extend(file?.file_name().to_str().and_then(BlobKey::parse));
     }
     Ok(keys)
@@ -303,8 +312,8 @@ fn list_group(directory: &Path) -> io::Result<Vec<BlobKey>> {
 fn blob_len(path: &Path) -> io::Result<Option<u64>> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(metadata.len())),
-        // The directories are created when the store is opened. If this one is missing, the disk is
-        // missing, not a blob.
+        // The directories are created when the store is opened. If this directory is missing, the
+        // disk is probably not mounted, so the blob may still exist.
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.parent().is_some_and(Path::is_dir) => Ok(None),
         Err(error) => Err(error),
     }

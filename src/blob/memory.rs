@@ -1,4 +1,4 @@
-//! Blobs in memory: what the contract means, without a disk in the way. For tests.
+//! Blobs in memory, for tests: the simplest implementation of the contract.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use futures_util::stream::{StreamExt, iter};
 use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 
-/// Bytes per piece of a read: small, so that tests see many pieces.
+/// Bytes per piece of a read. They are few, so that tests see many pieces.
 const PIECE_LEN: usize = 1000;
 
 /// A [`BlobStore`] that forgets everything when it is dropped.
@@ -27,16 +27,16 @@ impl MemoryBlobStore {
         Self::default()
     }
 
-    /// Replaces the bytes of a blob behind everybody's back, as a failing disk does.
+    /// Changes the bytes of a blob, as a failing disk does.
     pub fn damage(&self, key: BlobKey, bytes: impl Into<Bytes>) {
         self.lock().insert(key, bytes.into());
     }
 
-    /// The key of a xorb's only blob.
+    /// The key of the only blob of a xorb.
     ///
     /// # Panics
     ///
-    /// It has none, or several.
+    /// The xorb has no blob, or several.
     #[cfg(test)]
     #[must_use]
     pub fn key_of(&self, hash: crate::format::XorbHash) -> BlobKey {
@@ -90,12 +90,13 @@ impl BlobStore for MemoryBlobStore {
     }
 }
 
+/// The pieces of `range`. If the blob is shorter, an error follows the last piece.
 fn pieces(key: BlobKey, blob: &Bytes, range: ByteRange) -> Vec<Result<Bytes, BlobError>> {
     let len = blob.len() as u64;
     let start = usize::try_from(range.start().min(len)).unwrap_or(usize::MAX);
     let end = usize::try_from(range.end().min(len)).unwrap_or(usize::MAX);
-    let there = blob.slice(start..end);
-    let mut pieces: Vec<_> = there.chunks(PIECE_LEN).map(|piece| Ok(there.slice_ref(piece))).collect();
+    let present = blob.slice(start..end);
+    let mut pieces: Vec<_> = present.chunks(PIECE_LEN).map(|piece| Ok(present.slice_ref(piece))).collect();
     if range.end() > len {
         pieces.push(Err(BlobError::short(key, range, len)));
     }

@@ -1,19 +1,19 @@
 //! Blobs: the bytes of xorbs, stored whole under a key and read in ranges.
 //!
-//! This is the contract; [`fs`] and [`memory`] keep it, and `conformance` is the same contract as a
-//! test suite. The store knows keys, byte ranges and durability. It does not know what is in a
-//! blob, and it keeps no list of what ought to exist: that is the index. Beside it [`records`] are
-//! kept, of which the index can be made again.
+//! This is the contract; [`fs`] and [`memory`] implement it, and `conformance` tests it. The store
+//! knows keys, byte ranges and durability. It does not know the contents of a blob. Which blobs
+//! should exist is known to the index only. [`records`] is a second store, from which a lost index
+//! is rebuilt.
 //!
-//! * A blob is either wholly there or not there. Bytes become visible under a key only in
+//! * A blob exists completely or not at all. Bytes become visible under a key only in
 //!   [`Draft::publish`].
-//! * After `publish` returned `Ok`, the blob survives a power cut. After an error it may or may not
-//!   be there.
-//! * A key is used once: callers publish under a new [`Incarnation`]. Publishing to a key that
-//!   exists replaces the blob in one step; readers that have begun keep the old bytes. Only a
-//!   repair does that, with the same bytes.
-//! * A read gives exactly the bytes asked for or ends in an error, never short.
-//! * Deleting what is not there is a success.
+//! * After `publish` has returned `Ok`, the blob survives a power cut. After an error it may or may
+//!   not exist.
+//! * A key is normally used once, because callers publish under a new [`Incarnation`]. Publishing
+//!   to an existing key replaces the blob atomically, and running reads continue with the old
+//!   bytes. Only a repair does this, with the same bytes.
+//! * A read returns exactly the requested bytes or ends with an error. It is never short.
+//! * Deleting a missing blob succeeds.
 
 #[cfg(test)]
 mod conformance;
@@ -36,34 +36,35 @@ use crate::format::{ByteRange, XorbHash};
 use crate::runtime::incarnation::Incarnation;
 use crate::runtime::outage::Outage;
 
-/// Where blobs are kept.
+/// A store of blobs.
 pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
     /// Begins a blob that has no key yet. Blocks; to be called on a blocking thread.
     ///
     /// # Errors
     ///
-    /// The store cannot take data now.
+    /// A draft cannot be created.
     fn draft(&self) -> Result<Box<dyn Draft>, BlobError>;
 
-    /// Opens a blob and streams the bytes of `range` in pieces of a few 100 KiB; `None` where there
-    /// is no such blob.
+    /// Opens a blob and streams the bytes of `range` in pieces of a few 100 KiB; `None` if the blob
+    /// does not exist.
     ///
-    /// A blob that ends before `range` does makes the stream end with an error of kind
+    /// If the blob is shorter than `range`, the stream ends with an error of kind
     /// [`BlobErrorKind::Corrupt`].
     fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>>;
 
-    /// Length of a blob in bytes; `None` if it does not exist. A missing directory is an error
-    /// instead: it says nothing about the blob.
+    /// Length of a blob in bytes; `None` if it does not exist. If the directory of the blob is
+    /// missing, this is an error, because the disk may not be mounted.
     fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
 
-    /// Removes a blob, durably. Returns whether there was one.
+    /// Removes a blob, durably. Returns whether the blob existed.
     fn delete(&self, key: BlobKey) -> BoxFuture<'_, Result<bool, BlobError>>;
 
-    /// Every key there is, in no order.
+    /// All keys, unordered.
     fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>>;
 
-    /// Every key whose hash begins with this byte as text, unordered. 256 calls list the store
-    /// without holding all keys at once.
+    /// All keys of one group, unordered. The keys of a group have a hash whose text begins with the
+    /// two hexadecimal digits of the byte `group`. So 256 calls list the store without having all
+    /// keys in memory at once.
     fn list_group(&self, group: u8) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
         async move {
             let mut keys = self.list().await?;
@@ -73,7 +74,7 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
         .boxed()
     }
 
-    /// Every key of this hash, unordered. As expensive as [`list_group`](Self::list_group).
+    /// All keys of this xorb, unordered. As expensive as [`list_group`](Self::list_group).
     fn list_of(&self, hash: XorbHash) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
         async move {
             let mut keys = self.list_group(BlobKey::new(hash, Incarnation::UNNAMED).group()).await?;
@@ -83,44 +84,43 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
         .boxed()
     }
 
-    /// How many drafts there are, those of running uploads included.
+    /// The number of drafts, including those of running uploads.
     fn draft_count(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
         async { Ok(0) }.boxed()
     }
 
-    /// Removes what drafts of a process that died have left. Only for the start, when there are no
-    /// drafts. Returns how many there were.
+    /// Removes all drafts, which a stopped process has left, and returns their number. To be called
+    /// only at the start, when this process has no drafts.
     fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>>;
 
-    /// Proves that the store takes data: writes a little and removes it again.
+    /// Checks that the store can be written to: writes some bytes and removes them.
     fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>>;
 
-    /// Closes cached files of removed blobs, which frees their disk space. Cheap enough for every
-    /// second.
+    /// Closes cached files of removed blobs, which frees their disk space. Cheap enough to be
+    /// called every second.
     fn close_removed(&self) -> BoxFuture<'_, ()> {
         ready(()).boxed()
     }
 
-    /// Bytes that it can take before it is full, as far as its file system says; `None` where there
-    /// is no telling.
+    /// Free bytes, according to the file system of the store; `None` if unknown.
     fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
 }
 
-/// A blob that is being written. It is removed if it is dropped unpublished.
+/// A blob that is being written. If it is dropped before `publish`, its bytes are removed.
 pub trait Draft: fmt::Debug + Send + 'static {
     /// Appends bytes. Blocks; to be called on a blocking thread.
     ///
     /// # Errors
     ///
-    /// The bytes could not be written; the draft must be dropped.
+    /// The bytes could not be written, and the caller must drop the draft.
     fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError>;
 
-    /// Hands over what was collected of the bytes, so that what is against them is known before
-    /// anything else is done for this blob. Blocks, like a write.
+    /// Writes the buffered bytes. So a write error is reported before the caller's next step for
+    /// this blob, such as staging its row in the index. Blocks, like a write.
     ///
     /// # Errors
     ///
-    /// Those of [`Draft::write`].
+    /// See [`Draft::write`].
     fn flush(&mut self) -> Result<(), BlobError>;
 
     /// Returns the written bytes instead of publishing them, and removes the draft. Blocks, like a
@@ -128,7 +128,7 @@ pub trait Draft: fmt::Debug + Send + 'static {
     ///
     /// # Errors
     ///
-    /// Those of [`Draft::write`], or the bytes cannot be read back.
+    /// See [`Draft::write`]. Also if the bytes cannot be read back.
     fn into_bytes(self: Box<Self>) -> Result<Vec<u8>, BlobError>;
 
     /// Makes the blob durable and visible under `key`.
@@ -146,31 +146,31 @@ pub struct BlobKey {
 }
 
 impl BlobKey {
-    /// The key of one of a xorb's blobs.
+    /// The key of one blob of a xorb.
     #[must_use]
     pub const fn new(hash: XorbHash, incarnation: Incarnation) -> Self {
         Self { hash, incarnation }
     }
 
-    /// The first byte of the hash as text.
+    /// The byte that the first two hexadecimal digits of the hash represent.
     fn group(&self) -> u8 {
         let name = self.hash.to_string();
         name.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()).unwrap_or_default()
     }
 
-    /// The xorb whose blob this is.
+    /// The hash of the xorb.
     #[must_use]
     pub const fn xorb_hash(&self) -> XorbHash {
         self.hash
     }
 
-    /// Which of its blobs.
+    /// The number that distinguishes this blob from other blobs of the same xorb.
     #[must_use]
     pub const fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// The key with this text, if it is one.
+    /// Parses the text of [`Display`](fmt::Display).
     fn parse(text: &str) -> Option<Self> {
         let (hash, incarnation) = match text.split_once('.') {
             None => (text, Incarnation::UNNAMED),
@@ -189,31 +189,32 @@ impl fmt::Display for BlobKey {
     }
 }
 
-/// An operation on the store that failed: what was done to what, and why it did not work.
+/// A failed operation on a store of blobs or records, with its cause.
 #[derive(Debug, Error)]
 #[error("blob store: cannot {op}{}", .key.map(|key| format!(" xorb {key}")).unwrap_or_default())]
 pub struct BlobError {
-    /// What was being done, as an infinitive.
+    /// The operation, as an infinitive such as "begin a draft".
     pub op: &'static str,
-    /// What it was done to, where there is a key.
+    /// The key of the blob, if the operation is about a single blob.
     pub key: Option<BlobKey>,
-    /// What the caller may want to do about it.
+    /// How the caller may react.
     pub kind: BlobErrorKind,
-    /// What went wrong below.
+    /// The cause.
     #[source]
     pub source: Box<dyn StdError + Send + Sync>,
 }
 
-/// What a caller may want to do about a failed operation.
+/// How a caller may react to a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlobErrorKind {
-    /// No space left: the operator has to free some.
+    /// The disk is full: the operator has to act.
     NoSpace,
-    /// The machine cannot do it for now.
+    /// The machine or its disk fails, possibly for a while only.
     Outage(Outage),
-    /// The stored bytes are not what they were.
+    /// The stored bytes have the wrong length, so they are not those that were written. Also an
+    /// appended record that is too long.
     Corrupt,
-    /// Anything else; trying again may help.
+    /// Anything else; a retry may succeed.
     Other,
 }
 
@@ -233,7 +234,7 @@ impl BlobError {
     }
 }
 
-/// A blob that ends within the bytes that the index says it has.
+/// A blob that ends before the end of the requested range.
 #[derive(Debug, Error)]
 #[error("the blob ends at byte {at}; requested bytes {range}")]
 struct ShortBlob {

@@ -1,4 +1,4 @@
-//! The store of a configuration, put together of its parts.
+//! Builds a server from a configuration: blob store, record store, index and limits.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -15,33 +15,45 @@ use crate::index::sqlite::{Replacement, SqliteIndex};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
-use crate::service::{Budget, Cas, Limits, Quotas, Shares, has_anything};
+use crate::service::{Limits, Quotas, Server, Settings, has_anything};
 
-/// The store of this configuration, which keeps up to so many blobs open, and its index, which is
-/// to be closed at the end.
-pub(super) async fn open_store(
+/// Opens the store of this configuration and builds a server over it. The blob store keeps up to
+/// `open_blob_count` blobs open. The caller must close the returned index when the server stops.
+pub(super) async fn open_server(
     config: &Config,
     open_blob_count: usize,
     metrics: &Arc<Metrics>,
     clock: Arc<dyn Clock>,
-) -> anyhow::Result<(Cas, SqliteIndex)> {
+) -> anyhow::Result<(Arc<Server>, SqliteIndex)> {
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let blobs = blobs
-        .keeping_open(open_blob_count)
-        .reading_at_once(config.max_concurrent_reads)
+        .with_open_files(open_blob_count)
+        .with_read_limit(config.max_concurrent_reads)
         .writing_directly(config.direct_writes);
     let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let index = open_index(&config.data_dir, &blobs, &records).await?;
-    let (writer, budget) = (Arc::new(index.clone()), budget(config));
-    let cas = Cas::new(Arc::new(blobs), Arc::new(records), writer, clock, Arc::clone(metrics), budget)
-        .sharing(shares(config), budget)
-        .with_min_free(config.min_free_len)
-        .with_quotas(quotas(&config.quota));
-    Ok((cas, index))
+    let server = Server::new(&Settings {
+        blobs: Arc::new(blobs),
+        records: Arc::new(records),
+        index: Arc::new(index.clone()),
+        clock,
+        metrics: Arc::clone(metrics),
+        verify_worker_count: config.verify_workers,
+        layout_cache_len: config.layout_cache,
+        // A publication occupies a disk worker while it syncs. Half of the workers stay free for
+        // readers.
+        publish_count: config.disk_workers.div_ceil(2),
+        min_free_len: config.min_free_len,
+        upload_count: config.max_uploads,
+        upload_len: config.upload_budget,
+        read_count: config.max_concurrent_reads,
+        quotas: quotas(&config.quota),
+    });
+    Ok((server, index))
 }
 
-/// Opens the index. A missing or empty index of a store that has data is an error: a new one would
-/// make the server respond that nothing is stored.
+/// Opens the index. A missing or empty index is an error if the store has blobs or records: with a
+/// new index, the server would respond that nothing is stored.
 async fn open_index(data_dir: &Path, blobs: &FsBlobStore, records: &FsRecordStore) -> anyhow::Result<SqliteIndex> {
     let path = data_dir.join("index.sqlite");
     if Replacement::of(&path).finish()? {
@@ -58,24 +70,7 @@ async fn open_index(data_dir: &Path, blobs: &FsBlobStore, records: &FsRecordStor
     SqliteIndex::open(&path).await.map_err(|error| advice::explain(data_dir, error.into()))
 }
 
-const fn budget(config: &Config) -> Budget {
-    Budget {
-        upload_count: config.max_uploads,
-        verify_worker_count: config.verify_workers,
-        layout_cache_len: config.layout_cache,
-    }
-}
-
-/// What tenants share.
-const fn shares(config: &Config) -> Shares {
-    Shares {
-        upload_len: config.upload_budget,
-        read_count: config.max_concurrent_reads,
-        // Readers never wait for syncs.
-        publish_count: config.disk_workers.div_ceil(2),
-    }
-}
-
+/// Converts the quotas of the configuration.
 fn quotas(config: &QuotaConfig) -> Quotas {
     let limits = |limits: &QuotaLimits| Limits {
         file_count: limits.files,

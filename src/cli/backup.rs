@@ -1,4 +1,4 @@
-//! `zorb backup`: a store into an archive, or a proof of the archive.
+//! `zorb backup`: backs up a store to an archive, or verifies an archive.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -14,17 +14,18 @@ use tokio::time::sleep;
 
 use super::destination::cannot_write;
 use super::output::{Output, OutputArgs};
-use super::store::{Progress, StoreArgs, advice, compare, index_path, open_read_only, try_lock};
+use super::store::{Progress, StoreArgs, advice, compare, index_path, open_read_only, settings_over, try_lock};
 use super::units::{Count, Size};
 use super::{keys, remote};
-use crate::blob::fs::FsBlobStore;
+use crate::blob::records::memory::MemoryRecordStore;
 use crate::format::xorb::RepackMode;
 use crate::index::sqlite::SqliteIndex;
-use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::{TempDirectory, TempFile};
+use crate::runtime::metrics::Metrics;
 use crate::service::access::KeyRing;
-use crate::service::archive::{BackedUp, NoBlobs, Origin, Target, empty_archive};
+use crate::service::archive::{BackedUp, NoBlobs, empty_archive};
+use crate::service::{Settings, Store};
 
 /// Back up a store incrementally to an archive, or verify an archive.
 ///
@@ -55,11 +56,11 @@ pub(super) struct BackupArgs {
 /// Interval between two checks whether registrations in flight have finished.
 const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 
-/// How often that is looked at: a registration takes milliseconds, and on the slowest disks a
-/// second.
+/// Maximum number of such checks, so that a backup waits at most 10 seconds. A registration takes
+/// milliseconds, and up to a second on slow disks.
 const SETTLE_COUNT: usize = 20;
 
-/// What `--json` prints.
+/// The record with `--json`.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     archive: &'a str,
@@ -75,7 +76,7 @@ struct Record<'a> {
     archive_read_len: u64,
 }
 
-/// What `--verify --json` prints.
+/// The record with `--verify --json`.
 #[derive(Debug, Serialize)]
 struct Proof<'a> {
     archive: &'a str,
@@ -98,15 +99,13 @@ pub(super) fn run(args: BackupArgs) -> anyhow::Result<()> {
     let ring = if args.include_keys { Some(read_keys(&data_dir)?) } else { None };
     let done = remote::run(async {
         let index = open_read_only(&data_dir).await?;
-        check_taken(&data_dir, &index).await?;
+        check_all_applied(&data_dir, &index).await?;
         let archive = open(&args.archive, ring.is_some(), &output)?;
-        let origin = Origin {
-            blobs: Arc::new(FsBlobStore::open_existing(&data_dir, Pool::new(1))),
-            index: Arc::new(index.clone()),
-            pool: Pool::new(2),
-        };
+        let settings = settings_over(&data_dir, &index, Arc::new(SystemClock), 1);
+        // One worker verifies blobs while the other writes the archive.
+        let store = Store::new(&Settings { verify_worker_count: 2, ..settings });
         let watch = Progress::new(&output, "backup");
-        let done = Box::pin(origin.back_up(archive, ring.as_ref(), watch)).await;
+        let done = Box::pin(store.back_up(archive, ring.as_ref(), watch)).await;
         index.close().await;
         let done = done.with_context(|| format!("cannot back up to {}", args.archive.display()));
         done.map_err(|error| advice::explain(&data_dir, error))
@@ -114,15 +113,17 @@ pub(super) fn run(args: BackupArgs) -> anyhow::Result<()> {
     report(&args.archive, &done, &output)
 }
 
-/// Checks that the index has applied every record that exists at the call: the backup would
-/// silently lack what it has not applied. Waits for concurrent registrations.
-async fn check_taken(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<()> {
+/// Checks that the index has applied every record that exists now, because a backup would silently
+/// lack the other ones. While a server runs, waits for the registrations that are under way.
+async fn check_all_applied(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<()> {
+    // The tail is the list of records that the index has not applied.
     let mut tail = compare(data_dir, index).await?;
     for _ in 0..SETTLE_COUNT {
         if tail.is_empty() || !is_served(data_dir) {
             break;
         }
         sleep(SETTLE_PAUSE).await;
+        // Removes the records that were applied meanwhile. New records do not prolong the wait.
         tail.retain_of(&compare(data_dir, index).await?);
     }
     if tail.is_empty() {
@@ -132,11 +133,12 @@ async fn check_taken(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<()>
     bail!("the index of {dir} has not applied {count} of the last run; start zorb serve once to apply them")
 }
 
-/// Whether a server runs there, or that cannot be told.
+/// Whether a server may be running on this data directory: it is locked, or cannot be locked.
 fn is_served(data_dir: &Path) -> bool {
     !matches!(try_lock(data_dir), Ok(Some(_)))
 }
 
+/// Prints what the backup has added. Fails if xorbs could not be read.
 fn report(archive: &Path, done: &BackedUp, output: &Output) -> anyhow::Result<()> {
     let path = archive.to_string_lossy();
     output.record(&Record {
@@ -178,7 +180,7 @@ fn report(archive: &Path, done: &BackedUp, output: &Output) -> anyhow::Result<()
     }
 }
 
-/// A backup inside the data directory would be lost with it, and would back up itself.
+/// Refuses an archive inside the data directory: it would be lost together with the store.
 fn check_outside(archive: &Path, data_dir: &Path) -> anyhow::Result<()> {
     let dir = archive.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let dir = dir.canonicalize().with_context(|| cannot_write(archive))?;
@@ -194,8 +196,8 @@ fn read_keys(data_dir: &Path) -> anyhow::Result<KeyRing> {
     ring.with_context(|| format!("no keys in {}: no server has run there yet", data_dir.display()))
 }
 
-/// Opens the archive, and makes an empty one where there is no file. A file that is there is never
-/// replaced.
+/// Opens the archive, and creates an empty one if the file does not exist. An existing file is
+/// never replaced.
 fn open(path: &Path, with_keys: bool, output: &Output) -> anyhow::Result<File> {
     match path.metadata() {
         Ok(metadata) if !metadata.is_file() => bail!("{} is not a regular file", path.display()),
@@ -209,17 +211,17 @@ fn open(path: &Path, with_keys: bool, output: &Output) -> anyhow::Result<File> {
         Err(error) if error.kind() == ErrorKind::NotFound => create(path).with_context(|| cannot_write(path))?,
         Err(error) => return Err(error).with_context(|| cannot_write(path)),
     }
-    // Not to append: the end of what is committed is not always the end of the file.
+    // Append mode is not possible, because bytes after the committed end must be overwritten.
     File::options().read(true).write(true).open(path).with_context(|| cannot_write(path))
 }
 
 fn create(path: &Path) -> anyhow::Result<()> {
     let mut file = TempFile::create_beside(path)?;
-    // It has the files of all repositories.
+    // The archive contains the files of all repositories.
     file.restrict_to_owner()?;
     file.write(&empty_archive()?)?;
     match file.publish_new(path) {
-        // Another process has just created it; whether it is an archive is checked next.
+        // Another process has just created it; `back_up` checks whether it is an archive.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         result => Ok(result?),
     }
@@ -230,21 +232,21 @@ fn is_open_to_others(metadata: &std::fs::Metadata) -> bool {
     metadata.permissions().mode() & 0o077 != 0
 }
 
-/// Restores into a store that discards all bytes, and a temporary index.
+/// Verifies an archive by restoring it into a store that discards all bytes and has a temporary
+/// index.
 fn verify(path: &Path, output: &Output) -> anyhow::Result<()> {
     let archive = open_to_read(path)?;
     let directory = std::env::temp_dir();
     let directory = TempDirectory::create(&directory).with_context(|| cannot_write(&directory))?;
     let proven = remote::run(async {
         let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await?;
-        let target = Target {
-            blobs: Arc::new(NoBlobs),
-            index: Arc::new(index.clone()),
-            clock: Arc::new(SystemClock),
-            pool: workers(),
-            mode: RepackMode::Uncompressed,
-        };
-        let proven = Box::pin(target.restore(archive, Progress::new(output, "verify"))).await;
+        let (blobs, records) = (Arc::new(NoBlobs), Arc::new(MemoryRecordStore::new()));
+        let (clock, metrics) = (Arc::new(SystemClock), Arc::new(Metrics::new()));
+        let settings = Settings::over(blobs, records, Arc::new(index.clone()), clock, metrics);
+        let store = Store::new(&Settings { verify_worker_count: worker_count(), ..settings });
+        let watch = Progress::new(output, "verify");
+        // The bytes are discarded, so compressing them would waste time.
+        let proven = Box::pin(store.restore(archive, RepackMode::Uncompressed, watch)).await;
         index.close().await;
         proven.with_context(|| format!("{} is not a valid backup", path.display()))
     })?;
@@ -264,7 +266,7 @@ fn verify(path: &Path, output: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The archive, to be read.
+/// Opens an archive for reading. Fails if it is not a regular file.
 pub(super) fn open_to_read(path: &Path) -> anyhow::Result<File> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
@@ -273,7 +275,8 @@ pub(super) fn open_to_read(path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Threads that make xorbs, and the one that reads the archive.
-pub(super) fn workers() -> Pool {
-    Pool::new(available_parallelism().map_or(1, std::num::NonZero::get) + 1)
+/// The number of threads for a restore or a check: one per CPU to process xorbs, and one that reads
+/// the archive.
+pub(super) fn worker_count() -> usize {
+    available_parallelism().map_or(1, std::num::NonZero::get) + 1
 }

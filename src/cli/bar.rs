@@ -1,4 +1,4 @@
-//! What a progress bar shows: one line that fits its terminal, however narrow that is.
+//! Renders a progress bar as one line that fits into a terminal of any width.
 
 use std::fmt::Write;
 use std::io::stderr;
@@ -12,19 +12,19 @@ use rustix::termios::tcgetwinsize;
 use super::plain::Plain;
 use super::units::Size;
 
-/// Columns of a terminal that does not say how many it has.
+/// Columns of a terminal whose width is unknown.
 const DEFAULT_WIDTH: u16 = 80;
 
-/// Columns of what is under way, at most.
+/// Maximum columns of the name.
 const MAX_NAME_WIDTH: usize = 24;
 
-/// Columns of what is under way that are kept while figures could be left out instead.
+/// Columns that are reserved for the name: figures that do not fit beside them are left out.
 const MIN_NAME_WIDTH: usize = 8;
 
-/// Columns below which a bar shows nothing.
+/// A bar with fewer columns is left out.
 const MIN_BAR_WIDTH: usize = 6;
 
-/// A number of files that are done, for a bar that shows it.
+/// The number of completed files, for a bar that shows it.
 #[derive(Clone, Debug)]
 pub(super) struct FileCount {
     done: Arc<AtomicU64>,
@@ -36,21 +36,22 @@ impl FileCount {
         Self { done: Arc::default(), total }
     }
 
-    /// One more is done.
+    /// Counts one more completed file.
     pub(super) fn inc(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// None is done any more.
+    /// Starts counting again from 0.
     pub(super) fn reset(&self) {
         self.done.store(0, Ordering::Relaxed);
     }
 }
 
-/// How a bar looks that is for this, and perhaps for so many files.
+/// The style of a bar with this name, and with the number of files if given.
 pub(super) fn style(name: &str, files: Option<FileCount>) -> ProgressStyle {
     let name = Plain(name).to_string();
     let line = move |state: &ProgressState, text: &mut dyn Write| {
+        // Read at each redraw, because the user may resize the terminal.
         let width = tcgetwinsize(stderr()).map_or(0, |size| size.ws_col);
         let width = if width == 0 { DEFAULT_WIDTH } else { width };
         let figures = Figures {
@@ -60,33 +61,35 @@ pub(super) fn style(name: &str, files: Option<FileCount>) -> ProgressStyle {
             left: state.eta(),
             files: files.as_ref().map(|files| (files.done.load(Ordering::Relaxed), files.total)),
         };
-        // A bar that cannot be drawn is none.
+        // An error only leaves the line out; the command goes on.
         let _ = text.write_str(&render(width.into(), &name, &figures));
     };
     ProgressStyle::with_template("{line}").expect("the template is constant and valid").with_key("line", line)
 }
 
-/// How far something is.
+/// The figures of a progress bar.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
-    /// Bytes.
+    /// Bytes so far.
     done: u64,
-    /// Bytes in all, as far as they are known.
+    /// Total bytes, as far as known.
     total: u64,
+    /// Bytes per second.
     per_sec: f64,
+    /// The estimated time to completion.
     left: Duration,
-    /// Files that are done, and all.
+    /// Completed files, and all files.
     files: Option<(u64, u64)>,
 }
 
-/// The line: the name, a bar if it fits, and as many figures as fit. One column stays free, because
-/// some terminals begin a new line after the last one.
+/// Renders the line: the name, a bar if it fits, and as many figures as fit. The last column stays
+/// free, because some terminals wrap to the next line when it is written.
 fn render(width: usize, name: &str, figures: &Figures) -> String {
     let width = width.saturating_sub(1);
-    let figures_of = figures.choices();
+    let texts = figures.choices();
     let name_width = columns(name).min(MIN_NAME_WIDTH);
     let fits = |text: &&String| name_width + 1 + columns(text) <= width;
-    let text = figures_of.iter().find(fits).cloned().unwrap_or_default();
+    let text = texts.iter().find(fits).cloned().unwrap_or_default();
     let rest = width.saturating_sub(columns(&text) + 1);
     let name = cut(name, rest.min(MAX_NAME_WIDTH));
     let bar_width = rest.saturating_sub(columns(&name) + 1);
@@ -99,7 +102,7 @@ fn render(width: usize, name: &str, figures: &Figures) -> String {
 }
 
 impl Figures {
-    /// What there is to say, from everything to the least.
+    /// The figures as text in five forms, from the longest to the shortest.
     fn choices(&self) -> [String; 5] {
         let files = self.files.map(|(done, total)| format!(" {done}/{total} files")).unwrap_or_default();
         let bytes = format!("{}/{}", Size(self.done), Size(self.total.max(self.done)));
@@ -107,7 +110,7 @@ impl Figures {
         let left = if self.done == 0 || self.done >= self.total {
             String::new()
         } else {
-            format!(" ETA {}", Clock(self.left))
+            format!(" ETA {}", ClockTime(self.left))
         };
         [
             format!("{bytes} {}/s{files}{left}", Size(rate(self.per_sec))),
@@ -118,25 +121,26 @@ impl Figures {
         ]
     }
 
-    /// Of nothing, all is done.
+    /// The completed percentage; 100 if the total is 0.
     fn percent(&self) -> u64 {
         let percent = u128::from(self.done) * 100 / u128::from(self.total.max(1));
         if self.total == 0 { 100 } else { u64::try_from(percent.min(100)).unwrap_or(100) }
     }
 }
 
-/// Bytes per second, of which there may be no number at the beginning.
+/// The rate as an integer; 0 if it is NaN, infinite or negative, as it may be at the beginning.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is finite and not negative")]
 fn rate(per_sec: f64) -> u64 {
     if per_sec.is_finite() && per_sec > 0.0 { per_sec as u64 } else { 0 }
 }
 
+/// The bar itself: a full block for each completed part, and a light one for each other part.
 fn bar(width: usize, figures: &Figures) -> String {
     let full = usize::try_from(figures.percent()).unwrap_or(100) * width / 100;
     format!("{}{}", "█".repeat(full), "░".repeat(width - full))
 }
 
-/// The first columns of a text.
+/// Truncates a text to this number of columns.
 fn cut(text: &str, width: usize) -> String {
     let mut used = 0;
     let fits = |character: &char| {
@@ -146,19 +150,22 @@ fn cut(text: &str, width: usize) -> String {
     text.chars().take_while(fits).collect()
 }
 
+/// Upper bound for the columns of a text.
 fn columns(text: &str) -> usize {
     text.chars().map(column_count).sum()
 }
 
-/// Columns of a character, at most: which of them are wide depends on the terminal.
+/// Upper bound for the columns of a character. Terminals disagree about which characters take two
+/// columns, so every character that may be wide counts as 2.
 fn column_count(character: char) -> usize {
     if character < '\u{1100}' || matches!(character, '\u{2190}'..='\u{259f}') { 1 } else { 2 }
 }
 
-/// A time as clocks show it: `0:05`, `12:34`, `1:02:03`.
-struct Clock(Duration);
+/// A duration as hours, minutes and seconds: `0:05`, `12:34`, `1:02:03`. From 100 hours on, the
+/// number of whole days.
+struct ClockTime(Duration);
 
-impl std::fmt::Display for Clock {
+impl std::fmt::Display for ClockTime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let secs = self.0.as_secs();
         let (hours, minutes, secs) = (secs / 3600, secs / 60 % 60, secs % 60);
@@ -189,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn at_40_columns_count_and_eta_stay_and_nothing_wraps() {
+    fn narrow_line_keeps_count_and_eta_and_never_wraps() {
         let line = render(40, "reading", &figures(512 * MIB, 1024 * MIB, Some((12, 5000))));
         assert_eq!(line, "reading 50% 12/5000 files ETA 1:15");
         let line = render(40, "a-model-with-a-very-long-name.safetensors", &figures(512 * MIB, 1024 * MIB, None));
@@ -205,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn of_0_bytes_all_is_done_and_no_time_is_left() {
+    fn empty_total_shows_a_full_bar_without_eta() {
         let nothing = Figures { per_sec: f64::NAN, ..figures(0, 0, Some((0, 1))) };
         assert_eq!(render(40, "reading", &nothing), "reading ███████ 0 B/0 B 0 B/s 0/1 files");
         assert!(!render(80, "reading", &figures(0, 10, None)).contains("ETA"));

@@ -1,51 +1,56 @@
 //! GC in a server: the periodic tasks, and the lock that they share with `zorb gc`.
 //!
 //! One process at a time may delete blobs of a store. If two processes finished the same
-//! deletion, the slower one could delete the blob of an upload in between. So each process locks
-//! `gc.lock` in the data directory before it deletes blobs: a server at its start and for a GC run,
-//! `zorb gc`, `zorb fsck --repair` and `zorb index rebuild`. The operating system releases the lock
-//! when the process ends. It is separate from `lock`, which a server holds as long as it runs.
+//! deletion, an upload could publish the same blob after the first of them, and the second one
+//! would delete it. So each process locks `gc.lock` in the data directory before it deletes blobs.
+//! A server does so at its start and for each GC run, as do `zorb gc`, `zorb fsck --repair` and
+//! `zorb index rebuild`. The operating system releases the lock when the process ends. It is
+//! separate from `lock`, which a server holds as long as it runs.
 //!
-//! A stop ends GC between two steps, a crash anywhere; the next run continues. What a run
-//! guarantees is in [`gc`](crate::service::gc).
+//! A stop of the server ends a GC run between two steps. A crash can end it anywhere. In both cases
+//! the next run continues. [`gc`](crate::service::gc) describes what a run guarantees.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
+use crate::config::{CollectionConfig, MIN_GC_DELETE_DELAY, MIN_GC_GRACE};
 use crate::runtime::durable::open_lock;
 use crate::runtime::telemetry::chain;
 use crate::service::fsck::Presence;
 use crate::service::gc::compact::{Compacted, MinLive};
 use crate::service::gc::{Collected, MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
-use crate::service::{Cas, Pruning, StoreError};
+use crate::service::{Pruning, Store, StoreError};
 
 // The configuration cannot import the service, so it repeats the limits of the service.
 const _: () = assert!(MIN_GC_GRACE.as_secs() == MIN_GRACE.as_secs());
-const _: () = assert!(MIN_GC_CONDEMNED.as_secs() == MIN_CONDEMNED.as_secs());
+const _: () = assert!(MIN_GC_DELETE_DELAY.as_secs() == MIN_CONDEMNED.as_secs());
 
-/// Pause between two steps, about as long as a step, so that other writers get half of the time.
+/// Pause between two steps. It is about as long as a step, so that other writers of the index get
+/// half of the time.
 const STEP_PAUSE: Duration = Duration::from_millis(20);
 
 /// Records read in one step: a few milliseconds.
 const PRUNE_STEP_COUNT: usize = 64;
 
-/// Interval of compactions while they find nothing to do. Each reads all terms of all files, and
-/// xorbs become mostly unused over weeks.
+/// Interval of compactions while they find nothing to do. A compaction is expensive, because it
+/// reads all terms of all files. A day is often enough, because xorbs become mostly unused over
+/// weeks.
 const COMPACTION_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
-/// Delay of the first GC run after a start, which has enough other work.
+/// Maximum delay of the first GC run after a start. It is not 0, because a starting server has
+/// enough other work.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
 
 /// Interval at which [`refresh`] and [`clear_up`] poll the index.
 const REFRESH_PERIOD: Duration = Duration::from_secs(1);
 
-/// The right to delete blobs, until it is dropped.
+/// The right to delete blobs. Dropping it releases `gc.lock`.
 #[derive(Debug)]
 pub(super) struct DeletionLock {
     _file: File,
@@ -69,34 +74,37 @@ pub(super) fn min_live(config: &CollectionConfig) -> Option<MinLive> {
     config.min_live.and_then(MinLive::new)
 }
 
+/// The periods after which GC condemns and deletes unused xorbs.
 pub(super) fn policy(config: &CollectionConfig) -> anyhow::Result<Policy> {
     Ok(Policy::new(config.grace, config.condemned)?)
 }
 
-/// Runs GC at the configured interval, and compaction after it, until `stop`. Ends between two
-/// steps, never within one.
-pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBuf, stop: CancellationToken) {
+/// Runs GC at the configured interval, and compaction after it, until `stop`. Returns at once if no
+/// interval is configured. A stop ends a run between two steps, never within one.
+pub(super) async fn collect(store: Arc<Store>, config: CollectionConfig, data_dir: PathBuf, stop: CancellationToken) {
     let (Some(interval), Ok(policy)) = (config.interval, policy(&config)) else { return };
     let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
     let (mut wait, mut next_compaction) = (interval.min(FIRST_WAIT), Instant::now());
     while stop.run_until_cancelled(sleep(wait)).await.is_some() {
         wait = interval;
         match DeletionLock::take(&data_dir) {
-            Ok(Some(_lock)) => match cas.collect_garbage(policy, &pace).await {
+            Ok(Some(_lock)) => match store.collect_garbage(policy, &pace).await {
                 Ok(collected) => {
                     log(&collected);
-                    // Records become obsolete only when blobs were deleted. If a stop interrupts
-                    // this, the run after the next deletion does it.
+                    // Records become obsolete mostly by deleted blobs. If a stop interrupts the
+                    // pruning, the run after the next deletion does it.
                     if collected.deleted.count > 0
-                        && let Some(Err(error)) = stop.run_until_cancelled(prune(&cas, STEP_PAUSE)).await
+                        && let Some(Err(error)) = stop.run_until_cancelled(prune(&store, STEP_PAUSE)).await
                     {
                         tracing::warn!(error = %chain(&error), "obsolete records could not be removed; the next \
                             GC run tries again");
                     }
+                    // While compactions find work, one follows each GC run. After one that found
+                    // nothing, the next waits for `COMPACTION_PERIOD`.
                     if let Some(min_live) = min_live(&config)
                         && collected.failure.is_none()
                         && Instant::now() >= next_compaction
-                        && !compact(&cas, policy, min_live, &pace).await
+                        && !compact(&store, policy, min_live, &pace).await
                     {
                         next_compaction = Instant::now() + COMPACTION_PERIOD;
                     }
@@ -109,10 +117,10 @@ pub(super) async fn collect(cas: Cas, config: CollectionConfig, data_dir: PathBu
     }
 }
 
-/// Rewrites xorbs of which files need little. Returns whether there may be more to do.
-async fn compact(cas: &Cas, policy: Policy, min_live: MinLive, pace: &Pace) -> bool {
-    // This process holds the data directory: every other publisher is in this process.
-    match Box::pin(cas.compact_garbage(policy, min_live, Presence::Alone, pace)).await {
+/// Rewrites xorbs of which files need only a small share. Returns whether there may be more to do.
+async fn compact(store: &Store, policy: Policy, min_live: MinLive, pace: &Pace) -> bool {
+    // The server holds `lock`, so no other process publishes xorbs here.
+    match Box::pin(store.compact_garbage(policy, min_live, Presence::Alone, pace)).await {
         Ok(done) => {
             log_compaction(&done);
             done.rewritten.count > 0 || done.failure.is_some()
@@ -124,6 +132,7 @@ async fn compact(cas: &Cas, policy: Policy, min_live: MinLive, pace: &Pace) -> b
     }
 }
 
+/// Logs a compaction, unless it has found nothing to do.
 fn log_compaction(done: &Compacted) {
     let Compacted { rewritten, made, found, file_count, damaged, failed, is_stopped, .. } = done;
     if rewritten.count + made.count + file_count + damaged + failed > 0 {
@@ -143,14 +152,15 @@ fn log_compaction(done: &Compacted) {
 }
 
 /// Removes records that became obsolete by the deletion of blobs.
-pub(super) async fn prune(cas: &Cas, pause: Duration) -> Result<(), StoreError> {
+pub(super) async fn prune(store: &Store, pause: Duration) -> Result<(), StoreError> {
     let mut pruning = Pruning::default();
-    while cas.prune_records(&mut pruning, PRUNE_STEP_COUNT).await?.is_none() {
+    while store.prune_records(&mut pruning, PRUNE_STEP_COUNT).await?.is_none() {
         sleep(pause).await;
     }
     Ok(())
 }
 
+/// Logs a GC run, unless it has found nothing to do.
 fn log(collected: &Collected) {
     let Collected { condemned, deleted, replaced, spared, failed, is_stopped, .. } = collected;
     if condemned.count + deleted.count + replaced.count + spared + failed > 0 {
@@ -167,24 +177,25 @@ fn log(collected: &Collected) {
     }
 }
 
-/// Drops cached layouts and open files of xorbs that other processes have hidden, until `stop`.
-pub(super) async fn refresh(cas: Cas, stop: CancellationToken) {
+/// Forgets the cached layouts whenever another process has hidden xorbs, and closes removed blobs
+/// that are still open, until `stop`.
+pub(super) async fn refresh(store: Arc<Store>, stop: CancellationToken) {
     let mut seen = None;
     while stop.run_until_cancelled(sleep(REFRESH_PERIOD)).await.is_some() {
-        // Requests fail for the same reason, and log it.
-        match cas.forget_hidden(seen).await {
+        // `debug`, because requests fail for the same reason and log it.
+        match store.forget_hidden(seen).await {
             Ok(generation) => seen = Some(generation),
             Err(error) => tracing::debug!(error = %chain(&error), "cannot read the index generation"),
         }
     }
 }
 
-/// Cleans up removed files until `stop`. A separate task, because a large file of many
-/// repositories takes minutes.
-pub(super) async fn clear_up(cas: Cas, stop: CancellationToken) {
+/// Deletes the rows of removed files from the index, until `stop`. A separate task, because the
+/// rows of a large file in many repositories take minutes.
+pub(super) async fn clear_up(store: Arc<Store>, stop: CancellationToken) {
     let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
     while stop.run_until_cancelled(sleep(REFRESH_PERIOD)).await.is_some() {
-        if let Err(error) = cas.sweep_removed_files(&pace).await {
+        if let Err(error) = store.sweep_removed_files(&pace).await {
             tracing::warn!(error = %chain(&error), "cannot clean up removed files; retrying later");
         }
     }

@@ -1,4 +1,7 @@
-//! Where a command's data goes: a file that appears whole or not at all, or stdout.
+//! Where a command writes its data: to a regular file, to stdout, or to a device.
+//!
+//! A regular file appears under its name only when it is complete. After an interruption it does
+//! not exist, or has its previous contents. Stdout and devices have no such guarantee.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write, stdout};
@@ -13,18 +16,23 @@ use crate::client::Sink;
 use crate::format::{ChunkHash, FileHash};
 use crate::runtime::durable::{PartialFile, TempFile};
 
-/// A place for data.
+/// The place to which a command writes its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     Stdout,
-    /// A file, which may be there already.
+    /// A file, which may exist already.
     File(PathBuf),
-    /// Something that has a name and cannot be replaced, such as `/dev/null`.
+    /// A path that is not a regular file, such as `/dev/null`. Data is written to the device,
+    /// because a rename to its path would replace the device with a regular file.
     Device(PathBuf),
 }
 
 impl Destination {
-    /// What was typed after `-o`. Without it data goes to stdout, unless that is a terminal.
+    /// The destination that the option `-o` names. Without the option, data goes to stdout.
+    ///
+    /// # Errors
+    ///
+    /// The path is a directory, or there is no option and stdout is a terminal.
     pub(super) fn new(path: Option<&Path>) -> anyhow::Result<Self> {
         match path {
             None if stdout().is_terminal() => bail!(Usage("the data is binary; give -o FILE, or -o - for stdout")),
@@ -33,13 +41,14 @@ impl Destination {
             Some(path) => match path.metadata() {
                 Ok(metadata) if metadata.is_dir() => bail!(Usage("-o is a directory, not a file")),
                 Ok(metadata) if !metadata.is_file() => Ok(Self::Device(path.to_owned())),
-                // The file that a link leads to is replaced, never the link: it may be
-                // `/dev/stdout`.
+                // Replace the target of a symbolic link, not the link itself: with `/dev/stdout`,
+                // that would replace a link in `/dev`.
                 Ok(_) if path.is_symlink() => {
                     let target = path.canonicalize().with_context(|| cannot_write(path))?;
                     Ok(Self::File(target))
                 }
-                // One that cannot be looked at cannot be written either, which will be said then.
+                // A regular file, or no file yet. If the path cannot be read for another reason,
+                // writing to it fails later with that reason.
                 _ => Ok(Self::File(path.to_owned())),
             },
         }
@@ -49,8 +58,8 @@ impl Destination {
         matches!(self, Self::Stdout)
     }
 
-    /// Begins data that is not to be seen until it is complete. Beside the file, if it is to be
-    /// one.
+    /// Begins data that stays in a temporary file until it is published. For a destination file,
+    /// the temporary file is in the same directory, so that publishing can rename it.
     pub(super) fn draft(&self) -> anyhow::Result<Draft> {
         let file = match self {
             Self::File(path) => TempFile::create_beside(path).with_context(|| cannot_write(path))?,
@@ -62,8 +71,9 @@ impl Destination {
         Ok(Draft(file))
     }
 
-    /// Begins data that is verified as a whole. A file stays hidden until then; other output is
-    /// written as it arrives, because it may be larger than any temporary directory.
+    /// Begins data that is only verified when its last byte was received. Data for a file stays in
+    /// a temporary file until then. Data for stdout or a device is written as it arrives, because a
+    /// temporary directory may be too small for it.
     pub(super) fn stream(&self) -> anyhow::Result<Stream> {
         match self {
             Self::File(_) => Ok(Stream::Draft(self.draft()?)),
@@ -75,27 +85,30 @@ impl Destination {
         }
     }
 
-    /// The same for all of this file: what an interrupted run leaves of it is there for the next
-    /// one.
+    /// Begins a pull of the whole file `file`, as [`stream`](Self::stream) does. For a destination
+    /// file, the received bytes stay in a partial file if the run is interrupted, and the next run
+    /// continues with them.
     pub(super) fn resumable(&self, file: FileHash) -> anyhow::Result<Stream> {
         let Self::File(path) = self else { return self.stream() };
         let Some(name) = path.file_name() else { return self.stream() };
         let id = partial_id(file, &name.to_string_lossy());
         match PartialFile::open_beside(path, &id).with_context(|| cannot_write(path))? {
             Some(partial) => Ok(Stream::Partial(Partial::new(partial))),
-            // Another process is receiving it, or the name is taken.
+            // Another process is receiving the same file, or something else has the name of the
+            // partial file. Then this run receives the file without being resumable.
             None => self.stream(),
         }
     }
 
-    /// Discards the partial download of this file.
+    /// Discards the partial file of `file`, if there is one, because its data may be wrong.
     pub(super) fn discard(&self, file: FileHash) {
         if let Ok(Stream::Partial(partial)) = self.resumable(file) {
             partial.discard();
         }
     }
 
-    /// The streamed data is complete and right: shows what was hidden.
+    /// Publishes streamed data. The caller has verified that it is complete and right. Nothing is
+    /// left to do for stdout and devices.
     pub(super) fn finish(&self, stream: Stream) -> anyhow::Result<()> {
         match stream {
             Stream::Draft(draft) => self.publish(draft),
@@ -110,7 +123,8 @@ impl Destination {
         }
     }
 
-    /// The data is complete: shows it.
+    /// Publishes the data of a draft: renames it to the destination file, or copies it to stdout or
+    /// to the device.
     pub(super) fn publish(&self, draft: Draft) -> anyhow::Result<()> {
         match self {
             Self::Stdout => Ok(write_stdout(|mut stdout| draft.0.copy_to(&mut stdout))?),
@@ -132,7 +146,7 @@ impl std::fmt::Display for Destination {
     }
 }
 
-/// Data that is not published yet.
+/// Data in a temporary file. Dropping it without publishing discards the data.
 #[derive(Debug)]
 pub(super) struct Draft(TempFile);
 
@@ -146,9 +160,11 @@ impl Sink for Draft {
     }
 }
 
-/// Data that is written once from front to back.
+/// Data that is written in order while it is received.
 pub(super) enum Stream {
+    /// A temporary file that an interruption discards.
     Draft(Draft),
+    /// A partial file with which the next run continues.
     Partial(Partial),
     Stdout,
     Device(File),
@@ -171,11 +187,10 @@ impl Sink for Stream {
         match self {
             Self::Draft(draft) => draft.restart(),
             Self::Partial(partial) => partial.restart(),
-            Self::Stdout | Self::Device(_) => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "the data was \
-                already printed",
-            )),
+            // Bytes that were written there cannot be taken back.
+            Self::Stdout | Self::Device(_) => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "the data was already printed"))
+            }
         }
     }
 
@@ -194,6 +209,7 @@ impl Sink for Stream {
     }
 }
 
+/// The text of an error about this path.
 pub(super) fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }

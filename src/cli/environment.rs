@@ -1,5 +1,5 @@
-//! Variables of the environment that begin with `ZORB_`: each is one that a command reads, or a
-//! mistake that is refused.
+//! Checks the environment variables that begin with `ZORB_`. A variable that no command reads is
+//! refused, because it is probably a typing error in the name of a setting.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,15 @@ use clap::Command;
 
 use crate::config::RawConfig;
 
-/// What every variable of ours begins with.
+/// The prefix of all variables of zorb.
 const PREFIX: &str = "ZORB_";
 
-/// Variables that no command reads. The tests, benchmarks and scripts of this repository do, and
-/// start commands from the environment that has them.
+/// Variables that only the tests, benchmarks and scripts of this repository read. They are
+/// accepted, because tests and scripts start commands with their own environment.
 const OF_SCRIPTS: &[&str] = &[
     "ZORB_BIN",
     "ZORB_BINARY",
+    "ZORB_BINARY_TO",
     "ZORB_BUILD_IMAGE",
     "ZORB_IMAGE",
     "ZORB_PORT",
@@ -33,7 +34,7 @@ const OF_SCRIPTS: &[&str] = &[
     "ZORB_XORB",
 ];
 
-/// How many characters may differ from the name that was meant.
+/// Maximum edit distance between an unknown name and the known name that is suggested instead.
 const MAX_DISTANCE: usize = 2;
 
 /// Refuses variables that no command of this program reads.
@@ -46,7 +47,7 @@ pub(super) fn check(program: &Command) -> anyhow::Result<()> {
     }
     let known = known(program);
     let unknown = variables.iter().filter(|[name, value]| !is_known(name, &known) && !is_service_link(name, value));
-    let unknown: Vec<String> = unknown.map(|[name, _]| told(name, &known)).collect();
+    let unknown: Vec<String> = unknown.map(|[name, _]| with_suggestion(name, &known)).collect();
     if unknown.is_empty() {
         return Ok(());
     }
@@ -56,7 +57,7 @@ pub(super) fn check(program: &Command) -> anyhow::Result<()> {
     )
 }
 
-/// Every variable that a command reads: the settings, and what stands for a flag.
+/// Every variable that a command reads: one per setting, and those of flags.
 fn known(program: &Command) -> BTreeSet<String> {
     let mut known: BTreeSet<String> =
         RawConfig::KEYS.iter().map(|key| format!("{PREFIX}{}", key.to_ascii_uppercase())).collect();
@@ -73,9 +74,9 @@ fn is_known(name: &str, known: &BTreeSet<String>) -> bool {
     known.contains(name) || OF_SCRIPTS.contains(&name)
 }
 
-/// Whether Kubernetes, or Docker with links, sets this variable in containers beside a service
-/// whose name begins with `zorb`: `ZORB_SERVICE_HOST`, `ZORB_PORT`, `ZORB_PORT_8080_TCP_ADDR`. The
-/// operator has not written it.
+/// Whether Kubernetes, or Docker with links, may have set the variable. For a service whose name
+/// begins with `zorb`, they set `ZORB_SERVICE_HOST`, `ZORB_PORT` and `ZORB_PORT_8080_TCP_ADDR` in
+/// other containers. These are accepted, because the operator did not write them.
 fn is_service_link(name: &str, value: &str) -> bool {
     let is_of_port = |rest: &str| {
         let mut parts = rest.split('_');
@@ -89,8 +90,8 @@ fn is_service_link(name: &str, value: &str) -> bool {
         || name.match_indices("_PORT_").any(|(at, link)| is_of_port(&name[at + link.len()..]))
 }
 
-/// An unknown name, with the one that was probably meant.
-fn told(name: &str, known: &BTreeSet<String>) -> String {
+/// An unknown name, with its new name or the nearest known name if there is one.
+fn with_suggestion(name: &str, known: &BTreeSet<String>) -> String {
     let key = name.strip_prefix(PREFIX).unwrap_or_default().to_ascii_lowercase();
     if let Some((_, new)) = RawConfig::renamed(&key) {
         return format!("{name} (renamed to {PREFIX}{})", new.to_ascii_uppercase());
@@ -102,10 +103,11 @@ fn told(name: &str, known: &BTreeSet<String>) -> String {
     }
 }
 
-/// How many characters to insert, remove, replace or swap with the next one make one text of the
-/// other.
+/// The edit distance: how many characters must be inserted, removed, replaced or swapped with the
+/// next one to turn one text into the other.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    // The rows of the matrix of distances: the one before the last, the last, and `next`.
     let mut before = Vec::new();
     let mut last: Vec<usize> = (0..=other.len()).collect();
     for (row, from) in one.iter().enumerate() {
@@ -113,6 +115,7 @@ fn distance(one: &str, other: &str) -> usize {
         for (column, to) in other.iter().enumerate() {
             let mut least = (last[column] + usize::from(from != to)).min(last[column + 1] + 1).min(next[column] + 1);
             if row > 0 && column > 0 && one[row - 1] == *to && other[column - 1] == *from {
+                // The compiler cannot infer the type of `before` at its declaration.
                 let before: &Vec<usize> = &before;
                 least = least.min(before[column - 1] + 1);
             }
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_that_was_meant_is_told_where_it_is_near() {
+    fn a_near_or_renamed_name_is_suggested() {
         let known = all_known();
         for (name, meant) in [
             ("ZORB_MAX_UPLAODS", "ZORB_MAX_UPLOADS"),
@@ -156,16 +159,16 @@ mod tests {
             ("ZORB_SEVER", "ZORB_SERVER"),
             ("ZORB_MAX_CONECTIONS", "ZORB_MAX_CONNECTIONS"),
         ] {
-            assert_eq!(told(name, &known), format!("{name} (did you mean {meant}?)"));
+            assert_eq!(with_suggestion(name, &known), format!("{name} (did you mean {meant}?)"));
         }
-        assert_eq!(told("ZORB_NOTHING_LIKE_IT", &known), "ZORB_NOTHING_LIKE_IT");
+        assert_eq!(with_suggestion("ZORB_NOTHING_LIKE_IT", &known), "ZORB_NOTHING_LIKE_IT");
         let renamed = "ZORB_READ_TURNS (renamed to ZORB_MAX_CONCURRENT_READS)";
-        assert_eq!(told("ZORB_READ_TURNS", &known), renamed);
+        assert_eq!(with_suggestion("ZORB_READ_TURNS", &known), renamed);
         assert_eq!((distance("", "ab"), distance("ab", "ba"), distance("abc", "abc")), (2, 1, 0));
     }
 
     #[test]
-    fn what_kubernetes_sets_beside_a_service_is_let_be() {
+    fn variables_that_kubernetes_sets_are_accepted() {
         for (name, value) in [
             ("ZORB_SERVICE_HOST", "10.0.0.1"),
             ("ZORB_SERVICE_PORT", "8080"),
@@ -198,13 +201,13 @@ mod tests {
                     directories.push(path);
                     continue;
                 }
-                // This file names wrong ones on purpose, and so do the tests of starts.
+                // This file and the startup tests name wrong variables on purpose.
                 let has_wrong = ["cli/environment.rs", "it/startup.rs"].iter().any(|name| path.ends_with(name));
                 let Ok(text) = std::fs::read_to_string(&path) else { continue };
                 for (at, _) in text.match_indices(PREFIX).filter(|_| !has_wrong) {
                     let is_part = |c: &char| c.is_ascii_uppercase() || c.is_ascii_digit() || *c == '_';
                     let name: String = text[at..].chars().take_while(is_part).collect();
-                    // The prefix alone is the start of a name that a program makes.
+                    // The prefix alone is fine: there a program appends the rest of the name.
                     let is_fine = name == PREFIX || is_known(&name, &known) || is_service_link(&name, "");
                     assert!(is_fine, "{name} in {} is not known here", path.display());
                     seen += 1;

@@ -1,4 +1,4 @@
-//! `zorb fsck`: checks a store, and repairs what can be repaired.
+//! `zorb fsck`: checks a store, and repairs what it finds with `--repair`.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -10,26 +10,23 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 
-use super::backup::{open_to_read, workers};
+use super::backup::{open_to_read, worker_count};
 use super::collector::DeletionLock;
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::{Progress, StoreArgs, advice, compare, index_path, open_read_only, try_lock};
+use super::store::{Progress, StoreArgs, advice, compare, index_path, open_read_only, settings_over, try_lock};
 use super::units::{Count, Size};
-use crate::blob::BlobStore;
-use crate::blob::fs::FsBlobStore;
 use crate::format::{FileHash, XorbHash};
+use crate::index::Index;
 use crate::index::sqlite::SqliteIndex;
-use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, SystemClock};
-use crate::service::Tail;
-use crate::service::archive::RepairTarget;
 use crate::service::fsck::{Finding, Fsck, Kind, Outcome, Presence};
+use crate::service::{Settings, Store, Tail};
 
-/// Hashes of lost xorbs that a record has, at most.
+/// Maximum number of hashes of lost xorbs in a record.
 const NAMED_LOST_COUNT: usize = 10;
 
-/// Damaged xorbs that are listed at once.
+/// Maximum number of damaged xorbs that one query returns.
 const PAGE_COUNT: u32 = 500;
 
 /// Check a store: rows against blobs, blobs against rows, references against the terms of files.
@@ -60,7 +57,8 @@ pub(super) struct FsckArgs {
     output: OutputArgs,
 }
 
-/// That the check could not be done, as opposed to: it found something.
+/// Context of an error that kept the check from completing. The exit code is then 2; findings that
+/// are left give 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CannotCheck;
 
@@ -70,7 +68,7 @@ impl fmt::Display for CannotCheck {
     }
 }
 
-/// What `--json` prints for each finding.
+/// The record of each finding with `--json`.
 #[derive(Debug, Serialize)]
 struct FindingRecord<'a> {
     r#type: &'static str,
@@ -79,26 +77,28 @@ struct FindingRecord<'a> {
     xorb: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
-    /// Some of the files that are hit.
+    /// Some of the affected files.
     files: Vec<String>,
+    /// Number of all affected files.
     file_count: u64,
+    /// Some of the lost xorbs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lost: Vec<String>,
     detail: &'a str,
     repair: &'static str,
-    /// Missing without --repair.
+    /// Absent without `--repair`.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<&'static str>,
 }
 
-/// What it prints for each xorb that came from the archive.
+/// The record of each xorb that was restored from the archive.
 #[derive(Debug, Serialize)]
 struct RestoredRecord {
     r#type: &'static str,
     xorb: String,
 }
 
-/// What it prints at the end.
+/// The last record with `--json`.
 #[derive(Debug, Serialize)]
 struct Summary {
     r#type: &'static str,
@@ -108,19 +108,21 @@ struct Summary {
     findings: u64,
     restored: u64,
     left: u64,
-    /// Whether no server was running.
+    /// Whether the check held the lock of the data directory, so that no server was running.
     offline: bool,
 }
 
-/// What a run has found so far.
+/// The results of a run so far.
 #[derive(Debug, Default)]
 struct Tally {
     findings: u64,
+    /// Findings that were not repaired.
     left: u64,
+    /// Xorbs that were restored from the archive.
     restored: u64,
-    /// Xorbs with findings that a backup can repair.
+    /// Xorbs that are left damaged and that an archive may restore.
     damaged: HashSet<XorbHash>,
-    /// Files that lack xorbs, and which.
+    /// Files that are left with lost xorbs, and the lost xorbs of each.
     lacking: Vec<(FileHash, Vec<XorbHash>)>,
 }
 
@@ -132,16 +134,16 @@ pub(super) fn run(args: FsckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns how many findings are left.
+/// Runs the check; returns how many findings are left.
 pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64> {
     let output = Output::new(args.output);
     let data_dir = args.store.data_dir()?;
     let index_path = index_path(&data_dir)?;
     let archive = args.from.as_deref().map(open_to_read).transpose()?;
-    // Held to the end.
+    // Held to the end of the check, so that no server can start during it.
     let lock = match try_lock(&data_dir) {
         Ok(lock) => lock,
-        // Who may only read can check all the same.
+        // A user without write permission cannot take the lock, but can check without `--repair`.
         Err(_) if !args.repair => None,
         Err(error) => {
             return Err(error).with_context(|| format!("cannot lock the data directory {}", data_dir.display()));
@@ -153,7 +155,8 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
     }
     let _deleting = if args.repair { Some(lock_deletions(&data_dir)?) } else { None };
     remote::run(async {
-        // Also checks that the schema is the one that this program knows, and changes nothing.
+        // Opened read-only first, because that fails for a schema that this program does not
+        // support, and never migrates the index.
         let mut index = open_read_only(&data_dir).await?;
         index.check_pages().await.map_err(|error| advice::explain(&data_dir, error.into()))?;
         let tail = compare(&data_dir, &index).await?;
@@ -161,24 +164,18 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
             index.close().await;
             index = SqliteIndex::open(&index_path).await?;
         }
-        let blobs: Arc<dyn BlobStore> = Arc::new(FsBlobStore::open_existing(&data_dir, Pool::new(8)));
-        let fsck = Fsck {
-            blobs,
-            index: Arc::new(index.clone()),
-            clock,
-            pool: workers(),
-            presence,
-            is_deep: args.deep,
-            trusts_clock: args.trust_clock,
-        };
-        let left = Box::pin(go_through(&fsck, &tail, args.repair, archive, &output)).await;
+        let settings = settings_over(&data_dir, &index, clock, 8);
+        let store = Store::new(&Settings { verify_worker_count: worker_count(), ..settings });
+        let fsck = Fsck { store, presence, is_deep: args.deep, trusts_clock: args.trust_clock };
+        let from = archive.map(|archive| (archive, &index as &dyn Index));
+        let left = Box::pin(check_all(&fsck, &tail, args.repair, from, &output)).await;
         index.close().await;
         left.map_err(|error| advice::explain(&data_dir, error))
     })
 }
 
-/// A repair deletes blobs, which one process at a time does. Nor must two repairs correct the
-/// totals by the same amount.
+/// Locks `gc.lock`, because a repair deletes blobs and only one process at a time may do that. The
+/// lock also keeps two repairs from both correcting the totals.
 fn lock_deletions(data_dir: &Path) -> anyhow::Result<DeletionLock> {
     let Some(lock) = DeletionLock::take(data_dir)? else {
         bail!("another process is running GC or a repair in {}; try again later", data_dir.display())
@@ -186,17 +183,20 @@ fn lock_deletions(data_dir: &Path) -> anyhow::Result<DeletionLock> {
     Ok(lock)
 }
 
-async fn go_through(
+/// Checks the whole store, prints each finding, and executes its repair if `repair` is set. Then
+/// restores xorbs from the archive `from`, if given. Returns how many findings are left.
+async fn check_all(
     fsck: &Fsck,
     tail: &Tail,
     repair: bool,
-    archive: Option<File>,
+    from: Option<(File, &dyn Index)>,
     output: &Output,
 ) -> anyhow::Result<u64> {
     let mut tally = Tally::default();
-    // Beside a server these are registrations that are under way.
+    // The tail is the list of records that the index has not applied. While a server runs, they
+    // are registrations under way, so they are no finding.
     if fsck.presence == Presence::Alone && !tail.is_empty() {
-        let finding = Finding::untaken(tail.len());
+        let finding = Finding::unapplied(tail.len());
         let outcome = if repair { Some(fsck.execute(&finding).await?) } else { None };
         tally.count(&finding, outcome);
         print(&finding, outcome, output)?;
@@ -210,8 +210,9 @@ async fn go_through(
         }
     }
     let seen = walk.seen();
-    let restored = match archive {
-        Some(archive) => Box::pin(restore(fsck, archive, &mut tally, output)).await,
+    // An error of the restore is returned only after the summary was printed.
+    let restored = match from {
+        Some(from) => Box::pin(restore(fsck, from, &mut tally, output)).await,
         None => Ok(()),
     };
     let offline = fsck.presence == Presence::Alone;
@@ -235,26 +236,25 @@ async fn go_through(
     Ok(tally.left)
 }
 
-/// Takes from the archive what is damaged or lost.
-async fn restore(fsck: &Fsck, archive: File, tally: &mut Tally, output: &Output) -> anyhow::Result<()> {
+/// Restores damaged and lost xorbs from the archive, and counts the repaired findings.
+async fn restore(
+    fsck: &Fsck,
+    (archive, index): (File, &dyn Index),
+    tally: &mut Tally,
+    output: &Output,
+) -> anyhow::Result<()> {
+    // The lost xorbs of the findings, and every xorb that the index lists as damaged.
     let mut wanted: HashSet<XorbHash> = tally.lacking.iter().flat_map(|(_, lost)| lost).copied().collect();
     let mut after = None;
     loop {
-        let page = fsck.index.damaged_after(after, PAGE_COUNT).await?;
+        let page = index.damaged_after(after, PAGE_COUNT).await?;
         let Some(last) = page.last() else { break };
         after = Some(last.hash);
         wanted.extend(page.iter().map(|xorb| xorb.hash));
     }
-    let target = RepairTarget {
-        blobs: Arc::clone(&fsck.blobs),
-        index: Arc::clone(&fsck.index),
-        clock: Arc::clone(&fsck.clock),
-        pool: fsck.pool.clone(),
-    };
-    let restored = target.heal(archive, wanted, Progress::new(output, "restore")).await.context(
-        "cannot restore xorbs \
-        from the archive",
-    )?;
+    let watch = Progress::new(output, "restore");
+    let restored = fsck.store.heal_from(archive, wanted, watch).await;
+    let restored = restored.context("cannot restore xorbs from the archive")?;
     for xorb in &restored {
         tally.restored += 1;
         tally.left -= u64::from(tally.damaged.remove(xorb));
@@ -263,14 +263,16 @@ async fn restore(fsck: &Fsck, archive: File, tally: &mut Tally, output: &Output)
     }
     let restored: HashSet<XorbHash> = restored.into_iter().collect();
     for (file, lost) in &tally.lacking {
-        // Its references could not name what was not there.
-        fsck.index.rebuild_references(*file).await?;
+        // The index only has references to stored xorbs. So the references to the lost xorbs were
+        // missing until now.
+        index.rebuild_references(*file).await?;
         tally.left -= u64::from(lost.iter().all(|xorb| restored.contains(xorb)));
     }
     Ok(())
 }
 
 impl Tally {
+    /// Counts a finding, and remembers the xorbs of one that was not repaired.
     fn count(&mut self, finding: &Finding, outcome: Option<Outcome>) {
         self.findings += 1;
         if outcome == Some(Outcome::Repaired) {
@@ -287,6 +289,7 @@ impl Tally {
     }
 }
 
+/// Prints a finding, and the outcome of its repair if there was one.
 fn print(finding: &Finding, outcome: Option<Outcome>, output: &Output) -> anyhow::Result<()> {
     let Finding { kind, xorb, file, files, lost, detail, repair, .. } = finding;
     let text = |hash: &FileHash| hash.to_string();
@@ -307,19 +310,19 @@ fn print(finding: &Finding, outcome: Option<Outcome>, output: &Output) -> anyhow
         (None, Some(file)) => format!("file {file}: "),
         (None, None) => String::new(),
     };
-    let hit = if xorb.is_some() && files.count > 0 {
+    let affected = if xorb.is_some() && files.count > 0 {
         format!("; {} affected", Count(files.count, "file"))
     } else {
         String::new()
     };
-    let then = match outcome {
+    let conclusion = match outcome {
         Some(Outcome::Repaired) => "repaired".to_owned(),
         Some(Outcome::Quarantined) => "quarantined".to_owned(),
         Some(Outcome::Left) => format!("not repaired: {}", repair.as_str()),
         Some(Outcome::NeedsAlone) => "not repaired: stop the server first".to_owned(),
         None => format!("{} with --repair", repair.as_str()),
     };
-    output.line(format_args!("{}: {what}{detail}{hit} ({then})", kind.as_str()))?;
+    output.line(format_args!("{}: {what}{detail}{affected} ({conclusion})", kind.as_str()))?;
     for hash in files.files.iter().filter(|_| xorb.is_some()) {
         output.line(format_args!("  file {hash}"))?;
     }

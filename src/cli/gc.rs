@@ -1,10 +1,14 @@
 //! `zorb gc`: runs GC, or prints what a run would do.
 //!
-//! Works on the data directory, with or without a server there. That is safe because every change
-//! of a row is one statement that checks all its conditions, whichever process executes it; because
-//! a blob is only deleted under a row in the state Deleting, while one process at a time deletes
-//! blobs (`collector.rs`); and because a server checks every second whether a xorb in its memory
-//! has become invisible.
+//! The command works on the data directory. A server may be running there, which is safe for three
+//! reasons:
+//!
+//! * Every change of a row is one statement that checks all its conditions. So the database decides
+//!   races between processes.
+//! * A blob is only deleted while its row is in the state Deleting, by one process at a time
+//!   (`collector.rs`).
+//! * A server caches the layouts of xorbs. It checks every second whether another process has made
+//!   a xorb invisible, and then forgets the layouts.
 
 mod compact;
 
@@ -19,19 +23,15 @@ use serde::Serialize;
 use super::collector::{DeletionLock, min_live, policy, prune};
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::{StoreArgs, advice, index_path, open_read_only};
+use super::store::{StoreArgs, advice, index_path, open_read_only, settings_over};
 use super::units::{Count, Size};
-use crate::blob::fs::FsBlobStore;
-use crate::blob::records::fs::FsRecordStore;
 use crate::config::{CollectionConfig, Config};
 use crate::index::sqlite::SqliteIndex;
-use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, SystemClock, Timestamp};
-use crate::runtime::metrics::Metrics;
 use crate::runtime::telemetry::chain;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
 use crate::service::gc::{Action, Collected, CollectionPlan, GcAbort, Pace, PlannedXorb, Policy, Tally};
-use crate::service::{Budget, Cas};
+use crate::service::{Settings, Store};
 
 /// Run garbage collection (GC): delete xorbs that no file needs.
 ///
@@ -66,7 +66,7 @@ struct PlannedRecord {
     serialized_len: u64,
     /// `condemn`, `delete`, `finish` or `abandon`.
     action: &'static str,
-    /// Since when the reason holds, in seconds since 1970.
+    /// The time since which the reason holds, in seconds since 1970.
     since_unix_secs: u64,
     reason: &'static str,
 }
@@ -77,11 +77,12 @@ struct PlanRecord {
     freed_now: TallyRecord,
     freed_later: TallyRecord,
     retained: RetainedRecord,
-    /// Missing without --compact.
+    /// Absent without `--compact`.
     #[serde(skip_serializing_if = "Option::is_none")]
     compaction: Option<compact::PlanRecord>,
 }
 
+/// The xorbs that GC would not touch, by reason.
 #[derive(Debug, Serialize)]
 struct RetainedRecord {
     referenced: TallyRecord,
@@ -92,13 +93,14 @@ struct RetainedRecord {
     over_plan_limit: TallyRecord,
 }
 
+/// A number of xorbs, and their total stored length.
 #[derive(Debug, Serialize)]
 struct TallyRecord {
     xorbs: u64,
     serialized_len: u64,
 }
 
-/// What `--json` prints without `--dry-run`.
+/// The record with `--json` and without `--dry-run`.
 #[derive(Debug, Serialize)]
 struct CollectedRecord {
     condemned: TallyRecord,
@@ -106,7 +108,7 @@ struct CollectedRecord {
     replaced: TallyRecord,
     spared: u64,
     failed: u64,
-    /// Missing without --compact.
+    /// Absent without `--compact`.
     #[serde(skip_serializing_if = "Option::is_none")]
     compaction: Option<compact::CompactedRecord>,
 }
@@ -117,7 +119,7 @@ impl From<Tally> for TallyRecord {
     }
 }
 
-/// What is to be done, and how.
+/// The settings of a run.
 struct Job {
     policy: Policy,
     /// `None` without compaction.
@@ -130,7 +132,7 @@ pub(super) fn run(args: GcArgs) -> anyhow::Result<()> {
     run_at(args, &(Arc::new(SystemClock) as Arc<dyn Clock>))
 }
 
-/// Does it by this clock.
+/// Runs the command with this clock. Tests pass one that they set.
 pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()> {
     let output = Output::new(args.output);
     let raw = args.store.raw()?;
@@ -145,8 +147,8 @@ pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()>
     let index_path = index_path(&data_dir)?;
     let lock = if job.is_dry { None } else { Some(lock(&data_dir)?) };
     let done = remote::run(async {
-        // This neither makes an index nor brings one up to date: a server of another version may be
-        // using it.
+        // Opened read-only first, because that fails for a schema of another version instead of
+        // migrating it: a server of that version may be using the index.
         let mut index = open_read_only(&data_dir).await?;
         if !job.is_dry {
             index.close().await;
@@ -156,17 +158,19 @@ pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()>
         index.close().await;
         done.map_err(|error| advice::explain(&data_dir, error))
     });
-    // Until here, also where a signal has ended it: a blob that is being deleted at that moment is
-    // by now.
+    // After a signal, too, `remote::run` returns only when a deletion in progress has ended. So the
+    // lock covers every deletion.
     drop(lock);
     done
 }
 
+/// Locks `gc.lock`. Fails if another process holds it.
 fn lock(data_dir: &Path) -> anyhow::Result<DeletionLock> {
     let lock = DeletionLock::take(data_dir)?;
     lock.with_context(|| format!("another process is running GC in {}; try again later", data_dir.display()))
 }
 
+/// Plans GC, then prints the plan or executes it, with compaction after it if requested.
 async fn collect(
     index: SqliteIndex,
     job: &Job,
@@ -174,26 +178,24 @@ async fn collect(
     clock: Arc<dyn Clock>,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let blobs = FsBlobStore::open_existing(data_dir, Pool::new(1));
-    let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
-    let records = FsRecordStore::open_existing(data_dir, Pool::new(1));
-    let cas = Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, Arc::new(Metrics::new()), budget);
-    let cas = cas.with_min_free(job.min_free_len);
-    let plan = match cas.plan_collection(job.policy).await {
+    let settings = settings_over(data_dir, &index, clock, 1);
+    let store = Store::new(&Settings { min_free_len: job.min_free_len, ..settings });
+    let plan = match store.plan_collection(job.policy).await {
         Err(GcAbort::Gap(gap)) => return Err(advice::of_gap(data_dir, gap)),
         plan => plan.context("GC aborted; nothing was deleted")?,
     };
     if job.is_dry {
-        let compaction = compact::plan(&cas, job).await?;
+        let compaction = compact::plan(&store, job).await?;
         return print_plan(&plan, compaction.as_ref(), output);
     }
-    let collected = cas.collect(plan, &Pace::default()).await;
+    let collected = store.collect(plan, &Pace::default()).await;
     if collected.deleted.count > 0 {
-        prune(&cas, Duration::ZERO).await.context("GC finished, but obsolete records could not be removed")?;
+        prune(&store, Duration::ZERO).await.context("GC finished, but obsolete records could not be removed")?;
     }
-    // Not where the collection has failed: whatever the reason is, it is not to be made worse.
+    // No compaction after a failed collection, because it could make the cause worse: it needs disk
+    // space, for example.
     let compacted = match &collected.failure {
-        None => compact::execute(&cas, job).await,
+        None => compact::execute(&store, job).await,
         Some(_) => Ok(None),
     };
     let (compacted, abort) = match compacted {
@@ -264,15 +266,18 @@ fn planned_record(xorb: &PlannedXorb) -> PlannedRecord {
     }
 }
 
+/// The action, reason and time of a planned record as text.
 fn sentence(record: &PlannedRecord) -> String {
     let at = UNIX_EPOCH + Duration::from_secs(record.since_unix_secs);
     format!("{}: {} since {}", record.action, record.reason, httpdate::fmt_http_date(at))
 }
 
+/// The number and total length of some xorbs as text.
 fn shown(tally: Tally) -> String {
     format!("{}, {}", Count(tally.count, "xorb"), Size(tally.serialized_len))
 }
 
+/// Prints the result of a run. Fails if xorbs could not be deleted or compacted.
 fn report(collected: &Collected, compacted: Option<&Compacted>, output: &Output) -> anyhow::Result<()> {
     output.record(&CollectedRecord {
         condemned: collected.condemned.into(),

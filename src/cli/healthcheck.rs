@@ -1,4 +1,4 @@
-//! `zorb healthcheck`: whether a server is ready, as an exit code.
+//! `zorb healthcheck`: reports with its exit code whether a server is ready.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::output::{Output, OutputArgs};
 use super::remote::{self, AddressArgs, TrustArgs};
 use crate::client::RetryPolicy;
 
-/// Time limit of the response; a container's health check has the same.
+/// Time limit of the response. Health checks of containers usually have a limit of a few seconds.
 const LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]

@@ -1,4 +1,8 @@
-//! `zorb index`: the index, made again of blobs and records.
+//! `zorb index rebuild`: builds a new index from the blobs and records of a store.
+//!
+//! After success, the new index is in place, and an old one stays beside it under another name. A
+//! crash before the replacement leaves the old index in place. If a crash interrupts the
+//! replacement, the next start of a server or the next rebuild completes it.
 
 use std::num::NonZero;
 use std::path::Path;
@@ -21,9 +25,10 @@ use crate::index::sqlite::{Replacement, SqliteIndex};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::metrics::Metrics;
-use crate::service::{Budget, Cas, Rebuilt};
+use crate::service::{Rebuilt, Settings, Store};
 
-/// Bytes of layouts that are kept in memory: as few, since each is read once or twice.
+/// Bytes of xorb layouts that are cached. A small cache is enough, because each layout is read once
+/// or twice.
 const LAYOUT_CACHE_LEN: u64 = 16 << 20;
 
 /// Rebuild the index
@@ -53,7 +58,7 @@ pub(super) struct RebuildArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints.
+/// The record with `--json`.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     data_dir: &'a str,
@@ -76,7 +81,7 @@ fn rebuild(args: RebuildArgs) -> anyhow::Result<()> {
     rebuild_at(args, &(Arc::new(SystemClock) as Arc<dyn Clock>)).map(drop)
 }
 
-/// Does it by this clock.
+/// Runs the command with this clock. Tests pass one that they set.
 pub(super) fn rebuild_at(args: RebuildArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<Rebuilt> {
     let output = Output::new(args.output);
     let data_dir = args.store.data_dir()?;
@@ -87,27 +92,30 @@ pub(super) fn rebuild_at(args: RebuildArgs, clock: &Arc<dyn Clock>) -> anyhow::R
     let _deletion = DeletionLock::take(&data_dir)?
         .with_context(|| format!("GC is running in {}; try again later", data_dir.display()))?;
     let replacement = Replacement::of(&data_dir.join("index.sqlite"));
+    // Completes the replacement of an earlier rebuild that was killed.
     replacement.finish()?;
     let rebuilt = remote::run(async {
         let records = Arc::new(FsRecordStore::open(&data_dir, Pool::new(4))?);
-        complete(&data_dir, &records, clock, args.accept_incomplete).await?;
+        complete_records(&data_dir, &records, clock, args.accept_incomplete).await?;
+        // Without syncs, because a crash makes this index worthless anyway; `publish` makes it
+        // durable.
         let index = SqliteIndex::open_unsynced(&replacement.begin()?).await?;
-        let cas = store(&data_dir, &records, &index, Arc::clone(clock))?;
+        let store = open_store(&data_dir, &records, &index, Arc::clone(clock))?;
         let watch: Arc<dyn crate::service::archive::Watch> = Progress::new(&output, "rebuild");
-        let rebuilt = Box::pin(cas.rebuild(&watch)).await;
+        let rebuilt = Box::pin(store.rebuild(&watch)).await;
         index.close().await;
         Ok(rebuilt?)
     })?;
-    // Not within the above: a signal must not come between.
+    // Outside `remote::run`, so that a signal cannot interrupt the replacement.
     let old = replacement.publish(clock.now())?;
-    // After the index, as at the first start; one that is killed here is completed by the next
-    // start.
+    // The id is written after the index, as at the first start of a server. If this process is
+    // killed before, the next start writes it.
     remote::run(identify(&data_dir, &rebuilt))?;
     report(&data_dir, &rebuilt, old.as_deref(), &output)?;
     Ok(rebuilt)
 }
 
-/// Gives the data directory the id of its index, where it has none.
+/// Writes the id of the store from the index into the data directory, if that has no id.
 async fn identify(data_dir: &Path, rebuilt: &Rebuilt) -> anyhow::Result<()> {
     let records = FsRecordStore::open(data_dir, Pool::new(1))?;
     if let (Some(id), None) = (rebuilt.store_id, records.store_id().await?) {
@@ -116,8 +124,13 @@ async fn identify(data_dir: &Path, rebuilt: &Rebuilt) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes sure that the records have everything, as far as an index can still tell.
-async fn complete(
+/// Ensures that all registrations have records, because the new index has only recorded files.
+/// Registrations of an old version have none; their records are written from the old index.
+///
+/// # Errors
+///
+/// The old index is missing or cannot be read, and the user does not accept an incomplete index.
+async fn complete_records(
     data_dir: &Path,
     records: &Arc<FsRecordStore>,
     clock: &Arc<dyn Clock>,
@@ -127,8 +140,9 @@ async fn complete(
         return Ok(());
     }
     let old = data_dir.join("index.sqlite");
-    // One that is empty says that there is nothing, which is not so.
+    // An empty index is treated as missing, because it would say that nothing was registered.
     let is_there = old.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
+    // `Ok(false)` means that there is no old index.
     let completed = if is_there { from_old(data_dir, records, clock, &old).await } else { Ok(false) };
     match completed {
         Ok(true) => Ok(()),
@@ -145,6 +159,7 @@ async fn complete(
     }
 }
 
+/// Writes records for the files that only the old index lists. The result is always `true`.
 async fn from_old(
     data_dir: &Path,
     records: &Arc<FsRecordStore>,
@@ -152,27 +167,29 @@ async fn from_old(
     old: &Path,
 ) -> anyhow::Result<bool> {
     let index = SqliteIndex::open(old).await?;
-    let cas = store(data_dir, records, &index, Arc::clone(clock))?;
-    // What another store's index says, or an empty one, is not what was registered here.
-    let completed = match cas.agree(false).await {
-        Ok(_) => cas.complete_records().await.map(|_| true).map_err(anyhow::Error::from),
+    let store = open_store(data_dir, records, &index, Arc::clone(clock))?;
+    // `agree` fails if the index belongs to another store or is empty, because such an index does
+    // not list the files that were registered here.
+    let completed = match store.agree(false).await {
+        Ok(_) => store.complete_records().await.map(|_| true).map_err(anyhow::Error::from),
         Err(gap) => Err(gap.into()),
     };
     index.close().await;
     completed
 }
 
-fn store(
+/// Opens the store over this index, with two disk workers per CPU.
+fn open_store(
     data_dir: &Path,
     records: &Arc<FsRecordStore>,
     index: &SqliteIndex,
     clock: Arc<dyn Clock>,
-) -> anyhow::Result<Cas> {
+) -> anyhow::Result<Arc<Store>> {
     let workers = available_parallelism().map_or(1, NonZero::get);
-    let budget = Budget { upload_count: 1, verify_worker_count: workers, layout_cache_len: LAYOUT_CACHE_LEN };
     let blobs = Arc::new(FsBlobStore::open(data_dir, Pool::new(2 * workers))?);
     let (records, index) = (Arc::clone(records), Arc::new(index.clone()));
-    Ok(Cas::new(blobs, records, index, clock, Arc::new(Metrics::new()), budget))
+    let settings = Settings::over(blobs, records, index, clock, Arc::new(Metrics::new()));
+    Ok(Store::new(&Settings { verify_worker_count: workers, layout_cache_len: LAYOUT_CACHE_LEN, ..settings }))
 }
 
 fn report(data_dir: &Path, rebuilt: &Rebuilt, old: Option<&Path>, output: &Output) -> anyhow::Result<()> {
@@ -189,14 +206,14 @@ fn report(data_dir: &Path, rebuilt: &Rebuilt, old: Option<&Path>, output: &Outpu
         old_index: old.clone(),
     })?;
     let (xorbs, records) = (Count(rebuilt.xorb_count, "xorb"), Count(rebuilt.record_count, "record"));
-    let kept = old.map_or_else(String::new, |old| format!("; the old index is {old}"));
+    let old_index = old.map_or_else(String::new, |old| format!("; the old index is {old}"));
     let len = Size(rebuilt.serialized_len);
-    output.line(format_args!("rebuilt the index of {directory}: {xorbs}, {len}, from {records}{kept}"))?;
+    output.line(format_args!("rebuilt the index of {directory}: {xorbs}, {len}, from {records}{old_index}"))?;
     if rebuilt.has_problems() {
         let damaged = Count(rebuilt.damaged_xorb_count, "xorb");
-        let (spoilt, left) = (Count(rebuilt.damaged_record_count, "record"), rebuilt.left_out_count);
+        let (records, left) = (Count(rebuilt.damaged_record_count, "record"), rebuilt.left_out_count);
         bail!(
-            "{damaged} and {spoilt} damaged, {left} file registrations left out; everything else is in the new \
+            "{damaged} and {records} damaged, {left} file registrations left out; everything else is in the new \
              index"
         );
     }

@@ -1,9 +1,9 @@
-//! The signing keys, in the data directory: created at the first start, readable by their owner
-//! only.
+//! The file with the signing keys, in the data directory. The first start of a server creates it.
+//! Only its owner can read it.
 //!
-//! The file is replaced as a whole, so a reader sees the keys before or after a rotation.
-//! Concurrent writers wait for each other. A crash leaves a temporary file, which the next write
-//! removes.
+//! Each write replaces the whole file, so that a reader sees either the keys before a rotation or
+//! those after it. Concurrent writers wait for each other. A crash during a write leaves a
+//! temporary file, which the next write removes.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -24,32 +24,35 @@ use crate::service::access::{KeyRing, KeyRingError};
 /// Name of the key file in the data directory.
 const FILE_NAME: &str = "keys";
 
-/// Name of the file that writers lock. Not the key file itself, which is another one after every
-/// write.
+/// Name of the file that writers lock. They cannot lock the key file itself, because each write
+/// replaces it with a new file.
 const LOCK_NAME: &str = "keys.lock";
 
-/// Pause between two checks of the key file: a revocation is promised to be in effect within a
-/// second. A token of a new key does not wait: it makes the server check at once.
+/// Interval of the checks of the key file, so that a revocation takes effect within a second. A
+/// token with an unknown key makes the server check at once.
 const WATCH_PERIOD: Duration = Duration::from_millis(500);
 
-/// The keys of a data directory, created if missing, for a server that reloads them.
+/// Reads the keys of a data directory, for a server that reloads them when they change. Creates
+/// them if they are missing.
 pub(super) fn open(data_dir: &Path) -> anyhow::Result<Keys> {
     let path = data_dir.join(FILE_NAME);
-    // Taken before the file is read: what changes in between is seen as a change.
+    // The metadata is read before the file, so that any later change of the file is detected.
     let seen = Stamp::of(&path);
     let ring = ring(data_dir)?;
     Ok(Keys::new(ring, Arc::new(KeyFile { path, seen: Mutex::new(seen) })))
 }
 
-/// The key ring of a data directory, created if missing.
+/// Reads the key ring of a data directory. Creates it if it is missing.
 pub(super) fn ring(data_dir: &Path) -> anyhow::Result<KeyRing> {
     match read(data_dir)? {
         Some(ring) => Ok(ring),
+        // `change` reads the file again under the lock, because another process may have created it
+        // meanwhile.
         None => change(data_dir, |ring| Ok(ring.unwrap_or_else(|| KeyRing::new(rand::random())))),
     }
 }
 
-/// The key ring of a data directory, if it has one.
+/// Reads the key ring of a data directory; `None` if the file is missing.
 pub(super) fn read(data_dir: &Path) -> anyhow::Result<Option<KeyRing>> {
     let path = data_dir.join(FILE_NAME);
     let shown = path.display();
@@ -60,8 +63,8 @@ pub(super) fn read(data_dir: &Path) -> anyhow::Result<Option<KeyRing>> {
     }
 }
 
-/// Replaces the key ring of a data directory by the result of `make`; creates the directory if
-/// missing.
+/// Replaces the key ring of a data directory, under the lock of the writers. `make` gets the old
+/// key ring, if there is one, and returns the new one. Creates the directory if it is missing.
 pub(super) fn change(
     data_dir: &Path,
     make: impl FnOnce(Option<KeyRing>) -> anyhow::Result<KeyRing>,
@@ -75,13 +78,14 @@ pub(super) fn change(
     Ok(ring)
 }
 
-/// Writes this key ring to a data directory that no other process writes to; otherwise see
-/// [`change`].
+/// Writes the key ring of a data directory without the lock. Only for a directory to which no other
+/// process writes; use [`change`] for any other.
 pub(super) fn write(data_dir: &Path, ring: &KeyRing) -> anyhow::Result<()> {
     let path = data_dir.join(FILE_NAME);
     publish(&path, ring).with_context(|| format!("cannot write the key file {}", path.display()))
 }
 
+/// Replaces the key file, readable by its owner only.
 fn publish(path: &Path, ring: &KeyRing) -> std::io::Result<()> {
     remove_leftovers(path)?;
     let mut file = TempFile::create_beside(path)?;
@@ -90,7 +94,7 @@ fn publish(path: &Path, ring: &KeyRing) -> std::io::Result<()> {
     file.publish(path)
 }
 
-/// Looks at the key file every now and then, until it is told to stop.
+/// Reloads changed keys at intervals, until `stop`.
 pub(super) async fn watch(keys: Keys, stop: CancellationToken) {
     loop {
         tokio::select! {
@@ -100,14 +104,15 @@ pub(super) async fn watch(keys: Keys, stop: CancellationToken) {
     }
 }
 
-/// A key file and how it looked when it was last read.
+/// A key file, and its metadata when it was last read.
 #[derive(Debug)]
 struct KeyFile {
     path: PathBuf,
     seen: Mutex<Option<Stamp>>,
 }
 
-/// What tells one version of a file from another: every write makes a new file.
+/// Metadata by which two versions of the key file differ. The inode is part of it, because every
+/// write creates a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     inode: u64,
@@ -130,14 +135,17 @@ impl KeySource for KeyFile {
             return None;
         }
         let directory = self.path.parent().unwrap_or(Path::new("."));
+        // Whether to wait for the next change, or to read the file again at the next check.
         let (ring, is_settled) = match read(directory) {
             Ok(Some(ring)) => (Some(ring), true),
             Ok(None) => {
                 tracing::warn!("key file deleted; using the keys in memory until the next start");
                 (None, true)
             }
-            // What cannot be read now, as with too many files open, is read at the next look: a key
-            // that was dropped because a token has leaked must not stay in use.
+            // Waiting for the next change is right only if the contents are invalid. A file that
+            // cannot be read now, for example because of too many open files, is read again at the
+            // next check. Otherwise a key that was removed because a token leaked would stay in
+            // use.
             Err(error) => {
                 tracing::warn!(error = %chain(error.as_ref()), "invalid key file; keeping the previous keys");
                 (None, error.downcast_ref::<KeyRingError>().is_some())
@@ -162,7 +170,7 @@ mod tests {
         let file = KeyFile { seen: Mutex::new(Stamp::of(&path)), path };
         assert_eq!(file.changed(), None);
         let rotated = change(directory.path(), |ring| Ok(ring.unwrap().rotated([7; 32]).unwrap())).unwrap();
-        // A directory in its place cannot be read, not even by root.
+        // A directory at this path cannot be read as a file, not even by root.
         let aside = directory.path().join("aside");
         std::process::Command::new("mv").args([&file.path, &aside]).status().unwrap();
         create_directory(&file.path).unwrap();

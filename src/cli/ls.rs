@@ -1,4 +1,4 @@
-//! `zorb ls`: what a server has.
+//! `zorb ls`: lists the files or xorbs of a server.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;

@@ -1,7 +1,7 @@
-//! Manifests: the files of a directory by name, as JSON lines.
+//! Manifests: lists of the files of a directory, with one JSON object per line.
 //!
-//! The names come from an untrusted file, so they are neither paths to follow nor safe for a
-//! terminal.
+//! A manifest that is read may come from an untrusted source. So its paths must be checked before
+//! files are written to them, and escaped before they are printed.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -14,13 +14,15 @@ use serde::{Deserialize, Serialize};
 use super::output::Plain;
 use crate::format::FileHash;
 
-/// Bytes of a line, at most: a path has up to 4096, each of which may be escaped.
+/// Maximum length of a line. A path has up to 4096 bytes, and JSON may escape each of them with 6
+/// bytes.
 const MAX_LINE_LEN: u64 = 64 << 10;
 
-/// Files in a manifest, at most: some 300 bytes of memory for each.
+/// Maximum number of files in a manifest. Each takes about 300 bytes of memory.
 const MAX_FILE_COUNT: usize = 10_000_000;
 
-/// Permission bits that are recorded and restored: never set-user-id and similar ones.
+/// Permission bits that are recorded and restored. Set-user-id, set-group-id and sticky bits are
+/// not, because they would be dangerous in an untrusted manifest.
 const MODE_BITS: u32 = 0o777;
 
 /// A line of a manifest. Fields that are not listed are ignored.
@@ -36,7 +38,7 @@ struct Line {
 /// A file of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ManifestFile {
-    /// Below the directory, with `/` between its parts.
+    /// Relative to the directory, with `/` between its parts.
     pub(super) path: String,
     pub(super) hash: FileHash,
     pub(super) size: u64,
@@ -45,7 +47,7 @@ pub(super) struct ManifestFile {
 }
 
 impl ManifestFile {
-    /// The line for it, with its end.
+    /// The line of this file in a manifest, with the line break.
     pub(super) fn line(&self) -> String {
         let line = Line {
             path: self.path.clone(),
@@ -59,7 +61,7 @@ impl ManifestFile {
     }
 }
 
-/// The files of a manifest, in its order.
+/// Reads the files of a manifest, in its order. Fails if two of them have the same path.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<ManifestFile>> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
@@ -112,14 +114,16 @@ mod tests {
             "{text}"
         );
         assert_eq!(parse(text.as_bytes()).unwrap(), files);
+        // Without a mode, with an unknown field and an empty line before.
         let short = format!("\n{{\"path\":\"a\",\"hash\":\"{hash}\",\"size\":7,\"more\":[]}}");
         assert_eq!(parse(short.as_bytes()).unwrap(), [file("a", 0o644)]);
+        // With set-user-id and the type of the file, which are ignored.
         let odd = text.replace("0755", "104755");
         assert_eq!(parse(odd.as_bytes()).unwrap()[0].mode, 0o755);
     }
 
     #[test]
-    fn what_is_no_manifest_is_refused_with_its_line() {
+    fn an_invalid_line_is_refused_with_its_number() {
         let hash = "0".repeat(64);
         let line = |path: &str| format!("{{\"path\":\"{path}\",\"hash\":\"{hash}\",\"size\":7}}\n");
         for (text, complaint) in [

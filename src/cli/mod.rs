@@ -1,4 +1,4 @@
-//! The command line: what was typed, and which module does it.
+//! The command line: parses the arguments and calls the module of the command.
 
 mod assemble;
 mod backup;
@@ -93,7 +93,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Does what was typed; the exit code says how it went: 0 well, 1 not, 2 wrong usage.
+    /// Runs the command. The help text of [`Cli`] explains the exit codes.
     #[must_use]
     pub fn run(self) -> ExitCode {
         if let Err(error) = environment::check(&Self::command()) {
@@ -121,6 +121,7 @@ impl Cli {
         };
         match result {
             Ok(()) => ExitCode::SUCCESS,
+            // The reader of stdout has closed the pipe, so it does not want the rest. Not reported.
             Err(error) if matches!(error.downcast_ref(), Some(OutputError::Closed)) => ExitCode::FAILURE,
             Err(error) => {
                 complain(format_args!("{error:#}"));
@@ -142,29 +143,29 @@ fn completions(shell: Shell) -> anyhow::Result<()> {
     Ok(write_stdout(|stdout| stdout.write_all(&script))?)
 }
 
-/// For packages: what is written here can be written again, so a crash costs nothing.
+/// Writes manual pages, which packages of zorb contain. Replaces existing ones.
 fn man_pages(directory: &Path) -> anyhow::Result<()> {
     let pages = clap_mangen::generate_to(Cli::command(), directory);
     pages.with_context(|| format!("cannot write manual pages into {}", directory.display()))
 }
 
-/// What was typed makes no sense, which only shows when it is looked at together with the rest.
+/// The arguments are invalid in a way that clap does not detect, for example in combination.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("{0}; see --help")]
 struct Usage(&'static str);
 
-/// A signal came before the end.
+/// A signal ended the command early.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("stopped by {signal}{}", if *can_continue { "; run it again to continue" } else { "" })]
 struct Stopped {
     signal: &'static str,
-    /// Whether the same command goes on with what this one has done.
+    /// Whether the same command continues with the results of this run.
     can_continue: bool,
 }
 
 impl Stopped {
-    /// Whether it was Ctrl-C: shells and scripts tell that by 130, which is 128 and the number of
-    /// SIGINT.
+    /// Whether the signal was Ctrl-C. Shells and scripts then expect the exit code 130, which is
+    /// 128 plus the number of SIGINT.
     fn is_interrupted(&self) -> bool {
         self.signal == "SIGINT"
     }

@@ -1,4 +1,4 @@
-//! Files of a server as people name them: by a hash, or by the beginning of one.
+//! Names on the command line for files of a server: a hash, or the first digits of one.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use thiserror::Error;
 use crate::client::{ListedFile, Server, Watch};
 use crate::format::FileHash;
 
-/// Digits of the beginning of a hash, at least.
+/// Minimum number of digits of a hash prefix.
 const MIN_PREFIX_LEN: usize = 4;
 
-/// Digits of a hash.
+/// Number of hex digits of a hash.
 const HASH_LEN: usize = 64;
 
-/// Hashes that are shown of those that begin alike, at most.
+/// Maximum number of hashes with the same prefix that an error lists.
 const MAX_SHOWN_COUNT: usize = 4;
 
-/// What was typed for a file.
+/// The name of a file, as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NamedFile {
     Hash(FileHash),
-    /// The beginning of a hash, in lower case.
+    /// The first digits of a hash, in lower case.
     Prefix(String),
 }
 
@@ -35,7 +35,7 @@ impl NamedFile {
     }
 }
 
-/// A text names no file.
+/// The text is not the name of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a file is named by the 64 hex digits of its hash, or by at least the first {MIN_PREFIX_LEN} of them")]
 pub(super) struct ParseNameError;
@@ -52,8 +52,13 @@ impl FromStr for NamedFile {
     }
 }
 
-/// Which files these are, each once. Only beginnings are looked up, all of them in one reading of
-/// the server's list.
+/// Looks up files by their names, and returns each file once, in the order of the names. All
+/// prefixes are looked up in one pass over the server's list. A whole hash is not looked up, so its
+/// file may not exist.
+///
+/// # Errors
+///
+/// No file has a prefix, or several files have it, or the server fails.
 pub(super) async fn resolve(
     server: &Server,
     names: &[NamedFile],
@@ -61,9 +66,9 @@ pub(super) async fn resolve(
 ) -> anyhow::Result<Vec<FileHash>> {
     let mut found: Vec<Vec<FileHash>> = names.iter().map(|_| Vec::new()).collect();
     let mut after = None;
-    // A hash that was typed as a whole is not looked up.
-    let mut is_over = names.iter().all(|name| name.prefix().is_none());
-    while !is_over {
+    // Whether the list was read to its end. Without prefixes, it need not be read.
+    let mut is_searched = names.iter().all(|name| name.prefix().is_none());
+    while !is_searched {
         let page = server.list::<ListedFile>(after, watch).await?;
         for file in &page.entries {
             for (name, found) in names.iter().zip(&mut found) {
@@ -73,17 +78,16 @@ pub(super) async fn resolve(
             }
         }
         after = page.next;
-        is_over = after.is_none();
+        is_searched = after.is_none();
     }
     let mut files = Vec::new();
     for (name, found) in names.iter().zip(found) {
         let file = match (name, found.as_slice()) {
             (NamedFile::Hash(file), _) => *file,
             (NamedFile::Prefix(_), [file]) => *file,
-            (NamedFile::Prefix(prefix), []) => bail!(
-                "no readable file on the server has a hash that begins with \
-                {prefix}"
-            ),
+            (NamedFile::Prefix(prefix), []) => {
+                bail!("no readable file on the server has a hash that begins with {prefix}")
+            }
             (NamedFile::Prefix(prefix), several) => {
                 let shown: Vec<String> = several.iter().take(MAX_SHOWN_COUNT).map(FileHash::to_string).collect();
                 let more = if several.len() > MAX_SHOWN_COUNT { ", …" } else { "" };

@@ -1,8 +1,7 @@
-//! The one door to the terminal: lines for people, JSON lines for machines, progress bars,
-//! complaints.
+//! All output of commands: lines for people, JSON lines for programs, progress bars, and errors.
 //!
-//! What a command found goes to stdout; how it is going, and what went wrong, to stderr. With
-//! `--json` stdout has one JSON object per line and nothing else.
+//! Results go to stdout; progress and errors go to stderr. With `--json` stdout has one JSON object
+//! per line and nothing else.
 
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write, stderr, stdout};
@@ -17,7 +16,7 @@ use super::bar::{self, FileCount};
 pub(super) use super::plain::Plain;
 use crate::client::is_shown;
 
-/// Who reads the output.
+/// The flags that choose the form of the output.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct OutputArgs {
     /// Print JSON, one object per line
@@ -34,60 +33,60 @@ impl OutputArgs {
     }
 }
 
-/// Where a command says what it did.
+/// The output of a command.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
     args: OutputArgs,
-    /// Whether stdout carries data, so that what is said has to go to stderr.
-    is_piped: bool,
+    /// Whether stdout carries the data of the command. Then lines for people go to stderr.
+    stdout_has_data: bool,
     bars: MultiProgress,
 }
 
-/// Why nothing more can be said on stdout.
+/// Why stdout cannot be written.
 #[derive(Debug, Error)]
 pub(super) enum OutputError {
-    /// The reader closed it, as `head` does after ten lines. Not reported.
+    /// The reader of the pipe closed it, as `head` does after ten lines. Not reported to the user.
     #[error("stdout: broken pipe")]
     Closed,
-    /// It cannot be written to.
+    /// Writing failed.
     #[error("cannot write to stdout")]
     Write(#[source] io::Error),
 }
 
 impl Output {
     pub(super) fn new(args: OutputArgs) -> Self {
-        let is_watched = stderr().is_terminal() && !args.json && !args.quiet;
-        let target = if is_watched { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        Self { args, is_piped: false, bars: MultiProgress::with_draw_target(target) }
+        let shows_bars = stderr().is_terminal() && !args.json && !args.quiet;
+        let target = if shows_bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        Self { args, stdout_has_data: false, bars: MultiProgress::with_draw_target(target) }
     }
 
-    /// The same where stdout carries data.
+    /// Changes the output for a command that may write its data to stdout.
     pub(super) fn beside_data(mut self, stdout_has_data: bool) -> Self {
-        self.is_piped = stdout_has_data;
+        self.stdout_has_data = stdout_has_data;
         self
     }
 
-    /// A line for people.
+    /// Prints a line of the result for people; nothing with `--json` or `--quiet`.
     pub(super) fn line(&self, text: impl Display) -> Result<(), OutputError> {
         if self.args.json || self.args.quiet {
             return Ok(());
         }
-        if self.is_piped {
+        if self.stdout_has_data {
             self.bars.suspend(|| to_stderr(text));
             return Ok(());
         }
-        self.print(&format!("{}\n", Tame(text)))
+        self.print(&format!("{}\n", EscapedText(text)))
     }
 
-    /// A line for people that is no result: where stdout has one line per result, the sum goes to
-    /// stderr.
+    /// Prints a line for people that sums up the results; nothing with `--json` or `--quiet`. It
+    /// goes to stderr, so that it does not mix with the results.
     pub(super) fn summary(&self, text: impl Display) {
         if !self.args.json && !self.args.quiet {
             self.bars.suspend(|| to_stderr(text));
         }
     }
 
-    /// An object for machines.
+    /// Prints a JSON object for programs; nothing without `--json`.
     pub(super) fn record(&self, value: &impl Serialize) -> Result<(), OutputError> {
         if !self.args.json {
             return Ok(());
@@ -96,24 +95,25 @@ impl Output {
         self.print(&format!("{}\n", escape_json(&text)))
     }
 
-    /// A remark on the way, for people.
+    /// Prints a remark to stderr, also with `--json`, but not with `--quiet`.
     pub(super) fn remark(&self, text: impl Display) {
         if !self.args.quiet {
             self.complain(text);
         }
     }
 
-    /// Something that went wrong.
+    /// Prints an error to stderr.
     pub(super) fn complain(&self, text: impl Display) {
         self.bars.suspend(|| complain(text));
     }
 
-    /// A bar that shows bytes; hidden unless stderr is a terminal.
+    /// A progress bar that counts bytes. It is hidden with `--json` or `--quiet`, and if stderr is
+    /// not a terminal.
     pub(super) fn bar(&self, len: u64, name: impl AsRef<str>) -> ProgressBar {
         self.styled(len, bar::style(name.as_ref(), None))
     }
 
-    /// The same with the number of files that are done.
+    /// A progress bar that counts bytes and also shows the number of completed files.
     pub(super) fn counted_bar(&self, len: u64, name: &str, files: &FileCount) -> ProgressBar {
         self.styled(len, bar::style(name, Some(files.clone())))
     }
@@ -131,7 +131,7 @@ impl Output {
     }
 }
 
-/// Writes data to stdout.
+/// Writes data to stdout and flushes it.
 pub(super) fn write_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), OutputError> {
     let mut stdout = stdout().lock();
     write(&mut stdout).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
@@ -140,21 +140,21 @@ pub(super) fn write_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>)
     })
 }
 
-/// Says why a command failed.
+/// Prints an error to stderr, for example the reason why a command failed.
 pub(super) fn complain(text: impl Display) {
     to_stderr(format_args!("zorb: {text}"));
 }
 
-#[expect(clippy::print_stderr, reason = "this is the door")]
+#[expect(clippy::print_stderr, reason = "the only function that prints to stderr")]
 fn to_stderr(text: impl Display) {
-    eprintln!("{}", Tame(text));
+    eprintln!("{}", EscapedText(text));
 }
 
-/// Text of whatever origin as it goes to a terminal: with lines and tabs, and nothing else that a
-/// terminal obeys. The last line of defence: what is known to be foreign is [`Plain`] before.
-struct Tame<T>(T);
+/// Escapes the characters of a text that control a terminal, except line breaks and tabs. This
+/// covers names that a caller forgot to format with [`Plain`], which also escapes line breaks.
+struct EscapedText<T>(T);
 
-impl<T: Display> Display for Tame<T> {
+impl<T: Display> Display for EscapedText<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.to_string().chars() {
             if is_shown(c) || matches!(c, '\n' | '\t') {
@@ -167,8 +167,8 @@ impl<T: Display> Display for Tame<T> {
     }
 }
 
-/// The same JSON without what a terminal obeys: such characters can only be in its texts, where
-/// they may be escaped.
+/// Escapes the characters of a JSON text that control a terminal. They can only be inside strings,
+/// so the result has the same meaning.
 fn escape_json(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
@@ -197,9 +197,9 @@ mod tests {
     }
 
     #[test]
-    fn the_door_lets_nothing_through_that_a_terminal_obeys() {
-        assert_eq!(Tame("a\tb\nc\\d").to_string(), "a\tb\nc\\d");
-        assert_eq!(Tame("\u{1b}[2J\u{9b}\u{202e}\u{61c}").to_string(), "\\u{1b}[2J\\u{9b}\\u{202e}\\u{61c}");
+    fn output_has_no_terminal_control_characters() {
+        assert_eq!(EscapedText("a\tb\nc\\d").to_string(), "a\tb\nc\\d");
+        assert_eq!(EscapedText("\u{1b}[2J\u{9b}\u{202e}\u{61c}").to_string(), "\\u{1b}[2J\\u{9b}\\u{202e}\\u{61c}");
         let text = "\u{1b}\u{9b}\u{202e}\u{e0041}\n";
         let json = escape_json(&serde_json::to_string(text).unwrap());
         assert_eq!(json, r#""\u001b\u009b\u202e\udb40\udc41\n""#);

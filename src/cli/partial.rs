@@ -1,9 +1,10 @@
-//! A file that is pulled in several runs: what was verified of it stays, and the next run goes on
-//! behind it.
+//! Partial files: an interrupted pull leaves the received chunks, and the next run continues after
+//! them.
 //!
-//! Beside the bytes are notes, a hash and a length for each chunk. Going on, each chunk is read and
-//! hashed again; the first one that is not what its note says, and all behind it, is dropped.
-//! Whether the chunks are those of the file is decided by the file's hash, as ever.
+//! A partial file has a second file beside it, the notes. A note is the hash and the length of one
+//! chunk. When a run continues, it reads and hashes each chunk again. It truncates both files
+//! before the first chunk that does not match its note. A note does not prove that its chunk
+//! belongs to the file: the file's hash proves that when the file is complete.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,14 +15,15 @@ use crate::format::limits::MAX_CHUNK_RAW_LEN;
 use crate::format::{ChunkHash, FileHash};
 use crate::runtime::durable::PartialFile;
 
-/// Bytes of the note on a chunk: its hash, and its length, the lowest byte first.
+/// Length of a note: the hash of the chunk in 32 bytes, and its length in 4 bytes, little-endian.
 const NOTE_LEN: usize = 36;
 
-/// Bytes of a file that is being received.
+/// A file that is being received, with its notes.
 #[derive(Debug)]
 pub(super) struct Partial(PartialFile);
 
-/// By which the next run finds the partial file of a file that is to have this name.
+/// The id by which the next run finds the partial file. It depends on the hash of the file and on
+/// its final name.
 pub(super) fn partial_id(file: FileHash, name: &str) -> String {
     let short = |text: String| text.chars().take(16).collect::<String>();
     format!("{}-{}", short(file.to_string()), short(ChunkHash::of(name.as_bytes()).to_string()))
@@ -32,17 +34,17 @@ impl Partial {
         Self(file)
     }
 
-    /// All of it is there and right: gives it its name.
+    /// Renames the file, which is complete and verified, to its final name.
     pub(super) fn publish(self, name: &OsStr) -> io::Result<()> {
         self.0.publish(name)
     }
 
-    /// Lets these read, write and run it, in the bits of a mode.
+    /// Sets the permission bits of the file.
     pub(super) fn set_mode(&mut self, mode: u32) -> io::Result<()> {
         self.0.set_mode(mode)
     }
 
-    /// There is nothing to go on with.
+    /// Removes the partial file, because its data may be wrong.
     pub(super) fn discard(self) {
         self.0.discard();
     }
@@ -79,14 +81,15 @@ impl Sink for Partial {
     }
 }
 
-/// The chunks from the first one on that are what their notes say.
+/// Reads the files from the beginning, and returns the chunks before the first one that does not
+/// match its note.
 fn verified(data: &File, notes: &File) -> io::Result<Vec<(ChunkHash, u64)>> {
     let (mut data, mut notes) = (BufReader::with_capacity(1 << 20, data), BufReader::new(notes));
     let mut chunks = Vec::new();
     let (mut note, mut raw) = ([0; NOTE_LEN], Vec::new());
     while read_all(&mut notes, &mut note)? {
         let (hash, len) = note.split_at(32);
-        let hash = ChunkHash::from_bytes(hash.try_into().expect("the file begins with 32 bytes"));
+        let hash = ChunkHash::from_bytes(hash.try_into().expect("a note begins with 32 bytes"));
         let len = u32::from_le_bytes(len.try_into().expect("4 bytes are left"));
         if len == 0 || len > MAX_CHUNK_RAW_LEN {
             break;
@@ -100,7 +103,7 @@ fn verified(data: &File, notes: &File) -> io::Result<Vec<(ChunkHash, u64)>> {
     Ok(chunks)
 }
 
-/// Fills the buffer; whether there was enough.
+/// Fills the buffer. Returns `false` if the source ends before the buffer is full.
 fn read_all(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match source.read_exact(buffer) {
         Ok(()) => Ok(true),
@@ -109,6 +112,7 @@ fn read_all(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     }
 }
 
+/// Sets the length of the file, and the position to its end.
 fn truncate(file: &mut File, len: u64) -> io::Result<()> {
     file.set_len(len)?;
     file.seek(SeekFrom::Start(len)).map(drop)
@@ -119,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_what_its_note_says_is_dropped_with_all_behind_it() {
+    fn first_chunk_that_mismatches_its_note_ends_the_reuse() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x");
         let open = || Partial::new(PartialFile::open_beside(&path, "id").unwrap().unwrap());
@@ -130,7 +134,7 @@ mod tests {
             first.write(chunk).unwrap();
             first.written(std::slice::from_ref(note)).unwrap();
         }
-        // Half a chunk, as a crash leaves it, and half a note.
+        // Bytes of an incomplete chunk and of an incomplete note, as a crash leaves them.
         first.write(b"rest").unwrap();
         first.0.files().1.write_all(&[7; 9]).unwrap();
         drop(first);

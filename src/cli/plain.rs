@@ -1,10 +1,11 @@
-//! Names that others have chosen, as they are shown.
+//! Formats untrusted names for a terminal.
 
 use std::fmt::{self, Display};
 
 use crate::client::is_shown;
 
-/// A name as people may be shown it: one line, and nothing that a terminal obeys.
+/// A name as one line. Characters that control a terminal are escaped. Backslashes are escaped,
+/// too, so that two different names never look the same.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plain<'a>(pub(super) &'a str);
 

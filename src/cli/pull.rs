@@ -1,4 +1,4 @@
-//! `zorb pull`: files, or some bytes of one, from a server.
+//! `zorb pull`: downloads files, or a byte range of one, from a server.
 
 mod many;
 mod shown;
@@ -60,7 +60,7 @@ pub(super) struct PullArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints.
+/// The record with `--json`.
 #[derive(Debug, Serialize)]
 struct Record {
     hash: String,
@@ -90,12 +90,14 @@ pub(super) fn run(args: PullArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Several files into a directory: these, or those that were typed.
+/// Pulls several files into a directory: the files of the command line if it names any, else
+/// `wanted`. `need` is the text of the error if no directory is given.
 fn run_many(args: PullArgs, need: &'static str, mut wanted: Vec<Wanted>) -> anyhow::Result<()> {
     let directory = args.target.filter(|path| path != Path::new("-")).ok_or(Usage(need))?;
     let output = Output::new(args.output);
     let server = args.remote.server()?;
-    // Nothing else runs yet that could make a file meanwhile.
+    // The only way to read the umask is to set another one. No other thread runs yet, so that no
+    // file is created with the other one.
     let umask = rustix::process::umask(Mode::empty());
     rustix::process::umask(umask);
     remote::run_resumable(async {
@@ -108,6 +110,7 @@ fn run_many(args: PullArgs, need: &'static str, mut wanted: Vec<Wanted>) -> anyh
     })
 }
 
+/// Pulls one file, or a range of it, to a file or to stdout.
 fn run_one(args: PullArgs, file: NamedFile) -> anyhow::Result<()> {
     let destination = Destination::new(args.target.as_deref())?;
     if args.output.is_json() && destination.is_stdout() {
@@ -124,13 +127,16 @@ fn run_one(args: PullArgs, file: NamedFile) -> anyhow::Result<()> {
         };
         let pull = Pull { file, range, job_count };
         let watch = Shown::new(&output, file.to_string().chars().take(16).collect());
+        // At least two, so that decompressing and writing overlap.
         let workers = Workers::new(std::thread::available_parallelism().map_or(1, usize::from).max(2));
+        // A range is not resumable, because a partial file always begins at byte 0.
         let stream = if range.is_none() { destination.resumable(file)? } else { destination.stream()? };
         let pulled = Box::pin(server.pull(&pull, stream, &workers, watch)).await;
         let (pulled, stream) = pulled.map_err(|error| match error {
             PullError::Write(error) if error.kind() == ErrorKind::BrokenPipe => OutputError::Closed.into(),
             error => {
-                if range.is_none() && !error.is_about_transfer() {
+                // The received data may be wrong, so the next run must not continue with it.
+                if range.is_none() && !error.is_resumable() {
                     destination.discard(file);
                 }
                 anyhow::Error::from(error)
@@ -144,6 +150,7 @@ fn run_one(args: PullArgs, file: NamedFile) -> anyhow::Result<()> {
     report(&output, &destination, (file, range), pulled)
 }
 
+/// Prints the result.
 fn report(
     output: &Output,
     destination: &Destination,

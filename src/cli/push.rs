@@ -1,4 +1,4 @@
-//! `zorb push`: files to a server.
+//! `zorb push`: uploads files to a server.
 
 mod walk;
 
@@ -60,7 +60,7 @@ pub(super) struct PushArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints: the files in the order given, then the total.
+/// The records with `--json`: the files in the order given, then the total.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Record<'a> {
@@ -72,7 +72,7 @@ enum Record<'a> {
 pub(super) fn run(args: PushArgs) -> anyhow::Result<()> {
     let output = Output::new(args.output);
     let server = args.remote.server()?;
-    // Looked at first: a name that is wrong is found before the work begins.
+    // The walk and the names come first, so that a wrong name is reported before the upload begins.
     let Found { paths, modes, len, skipped_count } = walk(&args.paths)?;
     let listed = match &args.manifest {
         Some(manifest) => Some((Destination::new(Some(manifest))?, names(&args.paths, &paths)?)),
@@ -98,7 +98,8 @@ pub(super) fn run(args: PushArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The names of files in a manifest of the one directory that was typed.
+/// The names of the files in a manifest: their paths relative to the only directory on the command
+/// line.
 fn names(typed: &[PathBuf], paths: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let [directory] = typed else { bail!(Usage("--manifest is for one directory")) };
     if !directory.is_dir() {
@@ -114,7 +115,8 @@ fn names(typed: &[PathBuf], paths: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     paths.iter().map(name).collect()
 }
 
-/// Writes the manifest of a push in which every file was pushed.
+/// Writes the manifest of a push. [`report`] has failed before if a file was not pushed, so the
+/// manifest lists every file.
 fn write_manifest(manifest: &Destination, names: Vec<String>, modes: &[u32], pushed: &Pushed) -> anyhow::Result<()> {
     let mut draft = manifest.draft()?;
     for ((path, mode), file) in names.into_iter().zip(modes).zip(&pushed.files) {
@@ -129,12 +131,15 @@ fn cannot_write_to(manifest: &Destination) -> String {
     format!("cannot write {manifest}")
 }
 
-/// Where caches belong on this system (XDG Base Directory Specification).
+/// The cache directory of zorb, after the XDG Base Directory Specification; `None` if neither
+/// variable is set.
 fn cache_dir() -> Option<PathBuf> {
+    // The specification says to ignore relative paths.
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     Some(set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?.join("zorb"))
 }
 
+/// Prints the result of each file, then the total. Fails if a file was not pushed.
 fn report(output: &Output, paths: &[PathBuf], pushed: &Pushed) -> anyhow::Result<()> {
     let (mut len, mut new_len, mut file_count, mut failed_count) = (0, 0, 0, 0);
     for (path, file) in paths.iter().zip(&pushed.files) {
@@ -187,7 +192,7 @@ fn report_file(output: &Output, path: &Path, file: &Result<PushedFile, Unread>) 
     Ok(())
 }
 
-/// Shows a push on the terminal.
+/// Shows the progress of a push on the terminal.
 #[derive(Debug)]
 struct Shown {
     reading: ProgressBar,

@@ -1,4 +1,7 @@
-//! What SIGHUP makes a server look at again: the files of its TLS, and the name of its audit log.
+//! Reloads the TLS files on SIGHUP, and reopens the audit log by its name. Reopening it makes the
+//! server write to a new file after the old one was renamed.
+//!
+//! Invalid TLS files change nothing: the server keeps the previous certificate and logs the error.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,17 +16,17 @@ use crate::runtime::journal::Journal;
 use crate::runtime::reload::ReloadSignal;
 use crate::runtime::telemetry::chain;
 
-/// Permission bits of everybody who is neither the owner nor of the group.
+/// The permission bits for users who are neither the owner nor in the group.
 const OTHERS: u32 = 0o007;
 
-/// What there is to be looked at again.
+/// The parts of a server that are reloaded.
 #[derive(Debug, Default)]
 pub(super) struct Reloaded {
     pub(super) tls: Option<(Tls, TlsFiles)>,
     pub(super) journal: Option<Journal>,
 }
 
-/// The certificate and the key in these files. Blocks.
+/// Reads the certificate and the key. Warns if every user may access the key file. Blocks.
 pub(super) fn identity(files: &TlsFiles) -> anyhow::Result<Identity> {
     let (certificates, key) = (files.certificates.display(), files.key.display());
     let chain =
@@ -35,7 +38,7 @@ pub(super) fn identity(files: &TlsFiles) -> anyhow::Result<Identity> {
     Identity::parse(&chain, &secret).with_context(|| format!("cannot use {certificates} and {key} for TLS"))
 }
 
-/// Reloads at each signal, until it is stopped.
+/// Reloads at each signal, until `stop`.
 pub(super) async fn watch(mut signal: ReloadSignal, reloaded: Reloaded, stop: CancellationToken) {
     let disk = Pool::new(1);
     while stop.run_until_cancelled(signal.received()).await.is_some() {

@@ -1,4 +1,5 @@
-//! What the commands that talk to a server have in common.
+//! Shared parts of the commands that talk to a server: their flags, progress, and the runtime,
+//! which commands on a data directory use, too.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -20,10 +21,10 @@ use crate::client::{Authorities, RequestError, RetryPolicy, Server, ServerUrl, T
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::telemetry::chain;
 
-/// Where `zorb serve` listens unless it is told otherwise.
+/// The default address of `zorb serve`.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
 
-/// The server, its token, and retries.
+/// The flags for a server: its address, the token, trusted certificates and retries.
 #[derive(Debug, Args)]
 pub(super) struct RemoteArgs {
     #[command(flatten)]
@@ -46,6 +47,7 @@ impl RemoteArgs {
         let authorities = self.trust.authorities()?;
         let server = self.address.server(RetryPolicy { count: self.retries }, authorities)?;
         let token = match (self.token, self.token_file) {
+            // The file comes first, because the other token may be in the environment.
             (_, Some(path)) => Some(read_token(&path)?),
             (Some(Typed(text)), None) => Some(text.trim().parse().context("the token is invalid")?),
             (None, None) => None,
@@ -57,7 +59,7 @@ impl RemoteArgs {
     }
 }
 
-/// Where the server is.
+/// The flag for the address of a server.
 #[derive(Debug, Args)]
 pub(super) struct AddressArgs {
     /// URL of the server [default: http://127.0.0.1:8080]
@@ -78,7 +80,7 @@ impl AddressArgs {
     }
 }
 
-/// Who is believed when a server says who it is.
+/// The flag for the trusted certificate authorities.
 #[derive(Debug, Args)]
 pub(super) struct TrustArgs {
     /// PEM file with CA certificates to trust instead of the system's
@@ -88,7 +90,7 @@ pub(super) struct TrustArgs {
 
 impl TrustArgs {
     pub(super) fn authorities(self) -> anyhow::Result<Authorities> {
-        // An empty variable says nothing, as with the settings of the server.
+        // An empty variable counts as not set, as with the settings of the server.
         let Some(path) = self.ca_file.filter(|path| !path.as_os_str().is_empty()) else {
             return Ok(Authorities::default());
         };
@@ -97,8 +99,8 @@ impl TrustArgs {
     }
 }
 
-/// A token as it was typed. Parsed by us: who parses for the command line prints what does not
-/// parse.
+/// The text of a token, not parsed yet. clap does not parse it, because it would print an invalid
+/// token in its error.
 #[derive(Clone)]
 struct Typed(String);
 
@@ -116,25 +118,28 @@ impl fmt::Debug for Typed {
     }
 }
 
-/// The token in a file, without the end of its line.
+/// Reads the token in a file. Ignores white space around it, such as a line break.
 fn read_token(path: &Path) -> anyhow::Result<Token> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     text.trim().parse().with_context(|| format!("{} has no token", path.display()))
 }
 
-/// Runs a command that talks to a server. A signal drops it where it stands, so that its temporary
-/// files are removed.
+/// Runs the work of a command until it ends or a signal stops it. A signal drops the future, which
+/// removes its temporary files. Returns only when all blocking work that the future has started has
+/// ended.
 pub(super) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     drive(work, false)
 }
 
-/// The same for a command that keeps what it has done, and goes on with that when it is run again.
+/// Like [`run`], for a command that saves its progress and continues when it is run again. After a
+/// signal, the error says so.
 pub(super) fn run_resumable<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     drive(work, true)
 }
 
 fn drive<T>(work: impl Future<Output = anyhow::Result<T>>, can_continue: bool) -> anyhow::Result<T> {
-    // Its work is waiting, so one thread drives it; what blocks goes to a pool.
+    // One thread is enough, because the work mostly waits, and blocking work has its own threads.
+    // Dropping the runtime at the end waits for those.
     let runtime = Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
     runtime.block_on(async {
         let mut stop = StopSignal::listen().context("cannot listen to signals")?;
@@ -145,7 +150,7 @@ fn drive<T>(work: impl Future<Output = anyhow::Result<T>>, can_continue: bool) -
     })
 }
 
-/// Shows a transfer on the terminal.
+/// Shows the progress of one transfer on the terminal, and prints retries.
 #[derive(Debug)]
 pub(super) struct Shown {
     what: String,
@@ -159,7 +164,7 @@ impl Shown {
     }
 }
 
-/// Tells of retries, and shows nothing else.
+/// Prints retries, and shows no progress.
 #[derive(Debug)]
 pub(super) struct Quiet(Output);
 

@@ -1,4 +1,7 @@
-//! `zorb restore`: an archive into a store.
+//! `zorb restore`: restores a store from an archive.
+//!
+//! The data directory appears under its name when the whole archive was verified. A failure or a
+//! signal removes the temporary directory. A crash leaves it beside the data directory.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +12,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 
-use super::backup::{open_to_read, workers};
+use super::backup::{open_to_read, worker_count};
 use super::destination::cannot_write;
 use super::output::{Output, OutputArgs};
 use super::store::{Progress, StoreArgs};
@@ -25,7 +28,9 @@ use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::{TempDirectory, create_directory};
-use crate::service::archive::{Restored, Target};
+use crate::runtime::metrics::Metrics;
+use crate::service::archive::Restored;
+use crate::service::{Settings, Store};
 
 /// Restore a store from an archive.
 ///
@@ -51,7 +56,7 @@ pub(super) struct RestoreArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints.
+/// The record with `--json`.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     archive: &'a str,
@@ -70,17 +75,16 @@ pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
     let target = free_place(&data_dir)?;
     let archive = open_to_read(&args.archive)?;
     let dir = TempDirectory::create_beside(&target).with_context(|| cannot_write(&data_dir))?;
-    // The runtime ends before this returns, and with it every task that writes into the directory.
+    // When `run` returns, its runtime has ended, and no task writes into the directory any more.
     let restored = remote::run(async {
         let index = SqliteIndex::open(&dir.path().join("index.sqlite")).await?;
-        let target = Target {
-            blobs: Arc::new(FsBlobStore::open(dir.path(), Pool::new(16))?),
-            index: Arc::new(index.clone()),
-            clock: Arc::new(SystemClock),
-            pool: workers(),
-            mode: RepackMode::Compressed,
-        };
-        let restored = Box::pin(target.restore(archive, Progress::new(&output, "restore"))).await;
+        let blobs = Arc::new(FsBlobStore::open(dir.path(), Pool::new(16))?);
+        let records = Arc::new(FsRecordStore::open(dir.path(), Pool::new(1))?);
+        let (clock, metrics) = (Arc::new(SystemClock), Arc::new(Metrics::new()));
+        let settings = Settings::over(blobs, records, Arc::new(index.clone()), clock, metrics);
+        let store = Store::new(&Settings { verify_worker_count: worker_count(), ..settings });
+        let watch = Progress::new(&output, "restore");
+        let restored = Box::pin(store.restore(archive, RepackMode::Compressed, watch)).await;
         let identified = identify(dir.path(), &index).await;
         index.close().await;
         let restored = restored.map_err(anyhow::Error::from).and_then(|restored| identified.map(|()| restored));
@@ -100,8 +104,8 @@ pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes it a store of its own: what is registered in it is not what is registered where the
-/// archive is from.
+/// Gives the restored store a new id, because from now on its registrations differ from those of
+/// the original store. So an index of the one cannot be used with the records of the other.
 async fn identify(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<()> {
     let id = StoreId::from_bytes(rand::random());
     index.set_store(id, None).await?;
@@ -133,10 +137,11 @@ fn report(
     Ok(())
 }
 
-/// The path of the data directory, links resolved. Refuses one that has contents.
+/// The path to which the data directory will be renamed, with links resolved if it exists. Refuses
+/// a directory that is not empty, because a restore replaces it.
 fn free_place(data_dir: &Path) -> anyhow::Result<PathBuf> {
     let shown = data_dir.display();
-    // Without a dot at its end: the part before the dot is not the parent directory.
+    // Removes a trailing `.`: the parent of `dir/.` would be `dir` itself.
     let data_dir: &Path = &data_dir.components().collect::<PathBuf>();
     let parent = data_dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match data_dir.read_dir().map(|mut entries| entries.next().is_none()) {
@@ -150,7 +155,7 @@ fn free_place(data_dir: &Path) -> anyhow::Result<PathBuf> {
             Ok(target)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            // Now, and not after hours of restoring.
+            // The rename at the end would fail. Checked now, so that it does not fail after hours.
             if data_dir.symlink_metadata().is_ok() {
                 bail!("{shown} is a dangling link; remove it, or name another directory");
             }

@@ -1,7 +1,8 @@
-//! `zorb serve`: assembles the store and serves it until it is told to stop.
+//! `zorb serve`: opens the store and serves it until a signal stops the process.
 //!
-//! A start removes or completes what a crash has left before it listens. A stop waits for requests
-//! up to `drain_timeout`, then for background tasks and unfinished publications.
+//! A start removes or completes the unfinished work of a crashed process before it listens. A stop
+//! waits for open requests up to `drain_timeout`, then for background tasks and for unfinished
+//! publications.
 
 use std::fs::{File, TryLockError};
 use std::io::{Write, stdout};
@@ -17,7 +18,7 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::assemble::open_store;
+use super::assemble::open_server;
 use super::collector::{self, DeletionLock};
 use super::reload::{self, Reloaded};
 use super::store::{advice, check_place};
@@ -37,17 +38,17 @@ use crate::runtime::reload::ReloadSignal;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
-use crate::service::{Cas, Recovered, ScrubBudget, StoreError};
+use crate::service::{Recovered, ScrubBudget, Server, Store, StoreError};
 
 /// Interval of the deletion of expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 
-/// Tasks that a thread runs before it polls the sockets. tokio's default of 61 suits tasks of
-/// microseconds; sending a piece takes 300 µs, and a new request must be queued before the next
-/// pieces are sent.
+/// Number of tasks that a thread runs between two polls of the sockets. tokio's default of 61 suits
+/// tasks of microseconds. Here a task that sends a piece takes 300 µs, and a new request should not
+/// wait until 61 pieces are sent.
 const EVENT_INTERVAL: u32 = 8;
 
-/// Settings with a flag. The other settings are in the environment or the file only.
+/// The settings that have a flag. All settings can be in the environment or in the file.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// TOML file with settings; config/default.toml explains every key
@@ -74,8 +75,8 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let config = settings(args)?;
     telemetry::install(config.log_format, &config.log)?;
     check_place(&config.data_dir, config.require_store)?;
-    // Locked before the start cleans up: it removes all unfinished uploads, which must not be those
-    // of another server.
+    // Locked before the cleanup of the start, because the cleanup removes all unfinished uploads.
+    // Those of another running server must stay.
     let _lock = lock(&config.data_dir)?;
     let runtime = Builder::new_multi_thread()
         .event_interval(EVENT_INTERVAL)
@@ -83,11 +84,12 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let result = runtime.block_on(serve_until_stopped(config));
-    // Tasks that are cut off here have acknowledged nothing.
+    // Does not wait for tasks that still run. Their requests were not acknowledged.
     runtime.shutdown_background();
     result
 }
 
+/// All settings of flags, environment and file, in this order of precedence.
 fn settings(args: ServeArgs) -> anyhow::Result<Config> {
     let flags = RawConfig {
         listen: args.listen,
@@ -114,15 +116,13 @@ pub(super) fn lock(data_dir: &Path) -> anyhow::Result<File> {
         Err(TryLockError::WouldBlock) => {
             bail!("another zorb serves the data directory {dir}; stop it first, or pass another --data-dir")
         }
-        Err(TryLockError::Error(error)) => Err(error).with_context(|| {
-            format!(
-                "cannot lock the data directory {dir}; its file system must \
-                support locks"
-            )
-        }),
+        Err(TryLockError::Error(error)) => Err(error)
+            .with_context(|| format!("cannot lock the data directory {dir}; its file system must support locks")),
     }
 }
 
+/// Opens the store and serves it until a signal arrives. Then waits for open requests and
+/// background tasks, and closes the index.
 async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let begin = Instant::now();
     let mut stop = StopSignal::listen().context("cannot listen to signals")?;
@@ -133,30 +133,29 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     metrics.process.started(SystemClock.now(), descriptors.limit);
     let tls = config.tls.clone().map(|files| anyhow::Ok((Tls::new(reload::identity(&files)?), files))).transpose()?;
     let audit = audit(&config, &metrics)?;
-    let Begun { cas, index, recovered, recorded } =
+    let OpenedStore { server, index, recovered, recorded } =
         begin_store(&config, descriptors.open_blob_count, &metrics, Arc::new(SystemClock)).await?;
     let keys = keys::open(&config.data_dir)?;
-    warn_of_low_space(&cas).await;
+    warn_of_low_space(&server.store).await;
     let listener = listen(config.listen)
         .with_context(|| format!("cannot listen on {}; is another process using it?", config.listen))?;
     announce(&listener, if tls.is_some() { "https" } else { "http" })?;
     let started = Started { recovered, files_recorded: recorded, elapsed: begin.elapsed() };
-    started.log(&config, &cas).await?;
+    started.log(&config, &server.store).await?;
 
     let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
     let address = address(&config);
     let limits = limits(&config, descriptors.connection_count, Arc::clone(&address.trusted_proxies));
     let prefix = Arc::from(address.path());
     let background = TaskGroup::new();
-    let watching = CancellationToken::new();
-    background.spawn(keys::watch(keys.clone(), watching.clone()));
-    spawn_background(&cas, &config, &background, &watching);
-    background.spawn(checkpoint_wal(index.clone(), watching.clone()));
-    let (site_tls, noted) = (tls.as_ref().map(|(tls, _)| tls.clone()), audit.clone());
+    let background_stop = CancellationToken::new();
+    background.spawn(keys::watch(keys.clone(), background_stop.clone()));
+    spawn_background(&server, &config, &background, &background_stop);
+    background.spawn(checkpoint_wal(index.clone(), background_stop.clone()));
+    let (site_tls, closing_audit) = (tls.as_ref().map(|(tls, _)| tls.clone()), audit.clone());
     let journal = audit.as_ref().map(|audit| audit.journal.clone());
-    background.spawn(reload::watch(reload, Reloaded { tls, journal }, watching.clone()));
-    let router = router(AppState::from(Shared {
-        cas: cas.clone(),
+    background.spawn(reload::watch(reload, Reloaded { tls, journal }, background_stop.clone()));
+    let shared = Shared {
         metrics: Arc::clone(&metrics),
         pace,
         deadline: config.request_timeout,
@@ -168,35 +167,37 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         grants: config.grants,
         cors_origins: Origins::new(&config.cors_origins),
         audit,
-    }));
+    };
+    let router = router(AppState { server: Arc::clone(&server), shared: Arc::new(shared) });
     let stopped = async move {
         let signal = stop.received().await;
         tracing::info!(signal, "stopping");
     };
     serve(listener, Site { router, prefix, tls: site_tls }, metrics, limits, stopped).await;
-    watching.cancel();
-    if let Some(audit) = noted {
+    background_stop.cancel();
+    if let Some(audit) = closing_audit {
         audit.finish();
         audit.journal.close().await;
     }
     background.join().await;
-    cas.finish().await;
+    server.finish().await;
     index.close().await;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// The result of a start, for the log line `ready`.
+/// What a start has done, for the log line `ready`.
 struct Started {
     recovered: Recovered,
+    /// Files that had no registration record and have one now.
     files_recorded: u64,
     elapsed: Duration,
 }
 
 impl Started {
-    /// Logs the version, the store and its totals.
-    async fn log(self, config: &Config, cas: &Cas) -> anyhow::Result<()> {
-        let totals = cas.totals().await.context("cannot count what is stored")?;
+    /// Logs `ready`, with the version, the totals of the store and the results of the cleanup.
+    async fn log(self, config: &Config, store: &Store) -> anyhow::Result<()> {
+        let totals = store.totals().await.context("cannot count what is stored")?;
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             data_dir = %config.data_dir.display(),
@@ -215,46 +216,50 @@ impl Started {
 }
 
 /// A store that is ready to be served.
-pub(super) struct Begun {
-    pub(super) cas: Cas,
+pub(super) struct OpenedStore {
+    pub(super) server: Arc<Server>,
     pub(super) index: SqliteIndex,
     recovered: Recovered,
-    /// Files of a store without registration records that have one now.
+    /// Files that had no registration record and have one now.
     recorded: u64,
 }
 
 /// Opens the store, compares its index with the data directory, and cleans up after the last run.
+///
+/// After success the index has applied every record, every file has a record, and no draft of an
+/// earlier run is left. After an error or a crash, the next start does the same again.
 pub(super) async fn begin_store(
     config: &Config,
     open_blob_count: usize,
     metrics: &Arc<Metrics>,
     clock: Arc<dyn Clock>,
-) -> anyhow::Result<Begun> {
-    let (cas, index) = open_store(config, open_blob_count, metrics, clock).await?;
+) -> anyhow::Result<OpenedStore> {
+    let (server, index) = open_server(config, open_blob_count, metrics, clock).await?;
+    let store = &server.store;
     let deletion = lock_deletions(&config.data_dir);
-    // Before the cleanup: with an index older than the blobs, the cleanup would delete acknowledged
-    // data as unfinished.
+    // Both steps come before the cleanup. If the index is older than the blobs, the cleanup would
+    // delete acknowledged data as unfinished.
     if deletion.is_some() {
-        cas.restore_half_deleted().await.context("cannot restore xorbs whose deletion was interrupted")?;
+        store.restore_half_deleted().await.context("cannot restore xorbs whose deletion was interrupted")?;
     }
-    let agreed = cas.agree(!config.require_store).await;
+    let agreed = store.agree(!config.require_store).await;
     let agreed = agreed.map_err(|gap| advice::of_gap(&config.data_dir, gap))?;
     if agreed.is_new {
         tracing::info!(data_dir = %config.data_dir.display(), "created a new store");
     }
-    if agreed.taken_count > 0 {
-        tracing::info!(records = agreed.taken_count, "applied registrations and removals of the last run");
+    if agreed.applied_count > 0 {
+        tracing::info!(records = agreed.applied_count, "applied registrations and removals of the last run");
     }
-    let recovered = if deletion.is_some() { cas.recover().await } else { cas.recover_drafts().await };
+    let recovered = if deletion.is_some() { store.recover().await } else { store.recover_drafts().await };
     let recovered = recovered.context("cannot clean up after the last run")?;
     drop(deletion);
-    let recorded = cas.complete_records().await.context("cannot write registration records")?;
-    Ok(Begun { cas, index, recovered, recorded })
+    let recorded = store.complete_records().await.context("cannot write registration records")?;
+    Ok(OpenedStore { server, index, recovered, recorded })
 }
 
-/// Warns at the start that uploads will be refused.
-async fn warn_of_low_space(cas: &Cas) {
-    if let Err(StoreError::LowSpace { free_len, min_free_len }) = cas.check_headroom(0).await {
+/// Logs a warning if the disk has so little free space that uploads will be refused.
+async fn warn_of_low_space(store: &Store) {
+    if let Err(StoreError::LowSpace { free_len, min_free_len }) = store.check_headroom(0).await {
         tracing::warn!(
             free_bytes = free_len,
             min_free_space = min_free_len,
@@ -264,8 +269,9 @@ async fn warn_of_low_space(cas: &Cas) {
     }
 }
 
-/// The right to finish or to undo deletions of the last run. A `zorb gc` that runs at this moment
-/// finishes them itself, and leaves rows of unfinished uploads to a later collection.
+/// Locks `gc.lock`, because a start finishes or undoes the deletions of the last run. `None` if the
+/// lock cannot be taken. If a `zorb gc` holds it, that process finishes the deletions, and a later
+/// GC run deletes the rows of unfinished uploads.
 fn lock_deletions(data_dir: &Path) -> Option<DeletionLock> {
     DeletionLock::take(data_dir).unwrap_or_else(|error| {
         tracing::warn!(error = format!("{error:#}"), "cannot finish the deletions of the last run now");
@@ -274,35 +280,38 @@ fn lock_deletions(data_dir: &Path) -> Option<DeletionLock> {
 }
 
 /// Starts the background tasks of the store. They run until `stop`.
-fn spawn_background(cas: &Cas, config: &Config, background: &TaskGroup, stop: &CancellationToken) {
-    background.spawn(sweep(cas.clone(), stop.clone()));
-    background.spawn(collector::collect(cas.clone(), config.collection, config.data_dir.clone(), stop.clone()));
-    background.spawn(collector::refresh(cas.clone(), stop.clone()));
-    background.spawn(collector::clear_up(cas.clone(), stop.clone()));
-    background.spawn(load_asked_chunks(cas.clone(), stop.clone()));
-    let (verifying, until) = (cas.clone().verify_claims(), stop.clone());
+fn spawn_background(server: &Arc<Server>, config: &Config, background: &TaskGroup, stop: &CancellationToken) {
+    let store = &server.store;
+    background.spawn(sweep(Arc::clone(server), stop.clone()));
+    background.spawn(collector::collect(Arc::clone(store), config.collection, config.data_dir.clone(), stop.clone()));
+    background.spawn(collector::refresh(Arc::clone(store), stop.clone()));
+    background.spawn(collector::clear_up(Arc::clone(store), stop.clone()));
+    background.spawn(load_dedup_filter(Arc::clone(server), stop.clone()));
+    let (verifying, until) = (Arc::clone(server).verify_claims(), stop.clone());
     background.spawn(async move {
-        // It has no result: it runs until it is cancelled.
+        // The result is always `None`: the task runs until it is cancelled.
         let _ = until.run_until_cancelled(verifying).await;
     });
     if config.scrub_rate > 0 {
-        background.spawn(scrub(cas.clone(), config.scrub_rate, config.scrub_interval, stop.clone()));
+        background.spawn(scrub(Arc::clone(store), config.scrub_rate, config.scrub_interval, stop.clone()));
     }
 }
 
-/// Loads the dedup filter. Without it, each dedup query reads the index.
-async fn load_asked_chunks(cas: Cas, stop: CancellationToken) {
-    if let Some(Err(error)) = stop.run_until_cancelled(cas.load_asked_chunks()).await {
+/// Loads the filter of the chunks that deduplication knows. Until then, each dedup query reads the
+/// index.
+async fn load_dedup_filter(server: Arc<Server>, stop: CancellationToken) {
+    if let Some(Err(error)) = stop.run_until_cancelled(server.load_dedup_filter()).await {
         tracing::warn!(error = %telemetry::chain(&error), "could not read which chunks deduplication knows");
     }
 }
 
 /// Verifies stored blobs until `stop`.
-async fn scrub(cas: Cas, bytes_per_sec: u64, interval: Duration, stop: CancellationToken) {
-    // It has no result: it runs until it is cancelled.
-    let _ = stop.run_until_cancelled(cas.scrub(ScrubBudget { bytes_per_sec, interval })).await;
+async fn scrub(store: Arc<Store>, bytes_per_sec: u64, interval: Duration, stop: CancellationToken) {
+    // The result is always `None`: the scrub runs until it is cancelled.
+    let _ = stop.run_until_cancelled(store.scrub(ScrubBudget { bytes_per_sec, interval })).await;
 }
 
+/// The settings from which the server makes URLs for clients.
 fn address(config: &Config) -> PublicAddress {
     PublicAddress {
         url: config.public_url.as_deref().map(Arc::from),
@@ -311,6 +320,7 @@ fn address(config: &Config) -> PublicAddress {
     }
 }
 
+/// The limits of connections.
 fn limits(config: &Config, max_count: usize, trusted_proxies: Arc<[IpNet]>) -> ConnectionLimits {
     ConnectionLimits {
         max_count,
@@ -321,7 +331,7 @@ fn limits(config: &Config, max_count: usize, trusted_proxies: Arc<[IpNet]>) -> C
     }
 }
 
-/// The audit log, if one is configured.
+/// Opens the audit log; `None` if none is configured.
 fn audit(config: &Config, metrics: &Metrics) -> anyhow::Result<Option<Audit>> {
     let Some(target) = config.audit_log.clone() else { return Ok(None) };
     let shown = format!("cannot append to the audit log ({target:?})");
@@ -334,6 +344,7 @@ fn audit(config: &Config, metrics: &Metrics) -> anyhow::Result<Option<Audit>> {
     Ok(Some(Audit { journal, scope, refusals: Arc::default() }))
 }
 
+/// How requests are authenticated. Logs a warning if they are not.
 fn auth(config: &Config) -> Auth {
     match config.auth {
         AuthMode::Token => Auth::Tokens,
@@ -344,10 +355,11 @@ fn auth(config: &Config) -> Auth {
     }
 }
 
-/// Deletes expired grants until `stop`. Also without `grants`: an earlier run may have issued some.
-async fn sweep(cas: Cas, stop: CancellationToken) {
+/// Deletes expired grants until `stop`. Runs also if the setting `grants` is off, because an
+/// earlier run may have issued some.
+async fn sweep(server: Arc<Server>, stop: CancellationToken) {
     loop {
-        if let Err(error) = cas.sweep_grants().await {
+        if let Err(error) = server.sweep_grants().await {
             tracing::warn!(error = %telemetry::chain(&error), "cannot delete expired grants");
         }
         tokio::select! {
@@ -357,7 +369,8 @@ async fn sweep(cas: Cas, stop: CancellationToken) {
     }
 }
 
-/// Checkpoints the WAL of the index at intervals, until `stop`.
+/// Checkpoints the WAL of the index at intervals, until `stop`. Of several failures in a row, logs
+/// only the first.
 async fn checkpoint_wal(index: SqliteIndex, stop: CancellationToken) {
     let mut is_failing = false;
     while stop.run_until_cancelled(sleep(SqliteIndex::CHECKPOINT_INTERVAL)).await.is_some() {
@@ -370,7 +383,7 @@ async fn checkpoint_wal(index: SqliteIndex, stop: CancellationToken) {
     }
 }
 
-/// The line that scripts wait for.
+/// Prints the line with the address, for which scripts wait.
 fn announce(listener: &TcpListener, scheme: &str) -> anyhow::Result<()> {
     let address = listener.local_addr().context("cannot read the chosen port")?;
     let mut stdout = stdout().lock();

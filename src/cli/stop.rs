@@ -1,5 +1,5 @@
-//! Commands that write files and block: a signal stops them between two steps, so that their
-//! temporary files go.
+//! Runs commands that block. A signal stops them between two steps, so that they can remove their
+//! temporary files.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::Stopped;
 use crate::runtime::blocking::Pool;
 use crate::runtime::shutdown::StopSignal;
 
-/// Whether the work is to end.
+/// Whether a signal has arrived and the work must end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Fails when a signal has come.
+    /// Fails if a signal has arrived.
     pub(super) fn check(&self) -> io::Result<()> {
         if self.0.load(Ordering::Relaxed) { Err(io::Error::other("stopped by a signal")) } else { Ok(()) }
     }
 
-    /// A source whose reads fail when a signal has come.
+    /// Wraps a source, so that its reads fail after a signal.
     pub(super) fn watch<R>(&self, source: R) -> Stoppable<R> {
         Stoppable { source, stop: self.clone() }
     }
@@ -48,8 +48,8 @@ impl<R: Seek> Seek for Stoppable<R> {
     }
 }
 
-/// Runs work that blocks, and looks at its [`Stop`] between steps. It must not wait for a terminal
-/// or a pipe: while it does, signals would have no effect.
+/// Runs work that blocks. The work must check its [`Stop`] between steps. It must not read from a
+/// terminal or a pipe, because a signal has no effect while a read waits.
 pub(super) fn run<T, F>(work: F) -> anyhow::Result<T>
 where
     T: Send + 'static,
@@ -59,16 +59,17 @@ where
     runtime.block_on(async {
         let mut signals = StopSignal::listen().context("cannot listen to signals")?;
         let stop = Stop::default();
-        let its = stop.clone();
-        let mut running = Pool::new(1).start(move || work(&its)).await;
+        let seen_by_work = stop.clone();
+        let mut running = Pool::new(1).start(move || work(&seen_by_work)).await;
         let signal = tokio::select! {
             result = &mut running => return result,
             signal = signals.received() => signal,
         };
         stop.0.store(true, Ordering::Relaxed);
         match running.await {
-            // It was too late to stop.
+            // The work ended before it checked again.
             Ok(done) => Ok(done),
+            // After a signal, any error counts as the stop.
             Err(_) => Err(Stopped { signal, can_continue: false }.into()),
         }
     })

@@ -1,4 +1,5 @@
-//! Which store a command works on that needs no server, and how such a command shows its progress.
+//! Shared parts of the commands that work on a data directory: their flags, locks, settings, and
+//! progress.
 
 pub(super) mod advice;
 
@@ -17,18 +18,18 @@ use crate::blob::records::fs::FsRecordStore;
 use crate::config::{Config, RawConfig};
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
-use crate::runtime::clock::SystemClock;
+use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::durable::open_lock;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::telemetry::chain;
 use crate::service::archive::Watch;
-use crate::service::{Budget, Cas, Tail};
+use crate::service::{Settings, Store, Tail};
 
-/// What only a store has.
+/// Names by which a directory is recognized as a store.
 const STORE_NAMES: [&str; 4] = ["store", "index.sqlite", "xorbs", "shards"];
 
-/// What a directory may have that is no store yet: what a start that was cut short has made, and
-/// what a file system has by itself.
+/// Names that a directory for a new store may contain. An interrupted first start leaves the first
+/// five, file systems create the others.
 const HARMLESS_NAMES: [&str; 7] = ["lock", "gc.lock", "keys", "keys.lock", "tmp", "lost+found", ".snapshot"];
 
 /// The data directory, determined as by `zorb serve`.
@@ -44,12 +45,13 @@ pub(super) struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// The data directory: of the flag, else the environment, else the file, else the default.
+    /// The data directory: from the flag, else from the environment, else from the file, else the
+    /// default.
     pub(super) fn data_dir(self) -> anyhow::Result<PathBuf> {
         Ok(Config::data_dir_of(self.raw()?.data_dir))
     }
 
-    /// All that was written, found likewise.
+    /// All settings of flag, environment and file, in this order of precedence.
     pub(super) fn raw(self) -> anyhow::Result<RawConfig> {
         let flags = RawConfig { data_dir: self.data_dir, ..RawConfig::default() };
         let environment = RawConfig::from_env(|name| std::env::var(name).ok())?;
@@ -58,7 +60,7 @@ impl StoreArgs {
     }
 }
 
-/// Whether there is a store in this directory, by what is in it.
+/// Whether this directory contains a store.
 ///
 /// # Errors
 ///
@@ -72,8 +74,11 @@ pub(super) fn is_store(data_dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Refuses a directory that has something else in it than a store, and with `require_store` one
-/// that has none. To be called before anything is made there.
+/// Refuses a directory that is not a store. Without `require_store`, accepts one that is missing or
+/// contains only `HARMLESS_NAMES` and temporary files, because a new store can begin there.
+///
+/// To be called before anything is created in the directory, because a mistyped path must not
+/// become a store.
 pub(super) fn check_place(data_dir: &Path, require_store: bool) -> anyhow::Result<()> {
     let dir = data_dir.display();
     if is_store(data_dir).with_context(|| format!("cannot read the data directory {dir}"))? {
@@ -88,6 +93,7 @@ pub(super) fn check_place(data_dir: &Path, require_store: bool) -> anyhow::Resul
     };
     for entry in entries {
         let name = entry.with_context(|| format!("cannot read the data directory {dir}"))?.file_name();
+        // Temporary files of an interrupted first start begin with `.zorb-`.
         let is_ours =
             HARMLESS_NAMES.iter().any(|harmless| name == *harmless) || name.as_encoded_bytes().starts_with(b".zorb-");
         if !is_ours {
@@ -101,7 +107,7 @@ pub(super) fn check_place(data_dir: &Path, require_store: bool) -> anyhow::Resul
     Ok(())
 }
 
-/// The path of the index of a store that is there.
+/// The path of the index of an existing store. Fails if the index is missing or empty.
 pub(super) fn index_path(data_dir: &Path) -> anyhow::Result<PathBuf> {
     let path = data_dir.join("index.sqlite");
     match path.metadata() {
@@ -114,24 +120,33 @@ pub(super) fn index_path(data_dir: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Opens the index of a store that is there, to read it.
+/// Opens the index of an existing store for reading. Never creates or migrates an index.
 pub(super) async fn open_read_only(data_dir: &Path) -> anyhow::Result<SqliteIndex> {
     let opened = SqliteIndex::open_read_only(&index_path(data_dir)?).await;
     opened.map_err(|error| advice::explain(data_dir, error.into()))
 }
 
-/// Compares the index of a store with what else is there: see [`Cas::compare`].
+/// Compares the index of a store with its records. Returns the tail: the records that the index has
+/// not applied. See [`Store::compare`].
 pub(super) async fn compare(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<Tail> {
-    let blobs = Arc::new(FsBlobStore::open_existing(data_dir, Pool::new(1)));
-    let records = Arc::new(FsRecordStore::open_existing(data_dir, Pool::new(1)));
-    let budget = Budget { upload_count: 1, verify_worker_count: 1, layout_cache_len: 0 };
-    let (index, clock, metrics) = (Arc::new(index.clone()), Arc::new(SystemClock), Arc::new(Metrics::new()));
-    let compared = Cas::new(blobs, records, index, clock, metrics, budget).compare().await;
-    compared.map_err(|gap| advice::of_gap(data_dir, gap))
+    let settings = settings_over(data_dir, index, Arc::new(SystemClock), 1);
+    Store::new(&settings).compare().await.map_err(|gap| advice::of_gap(data_dir, gap))
 }
 
-/// Locks the data directory for this process, as a server does; `None` if a server has it. The
-/// operating system releases the lock when the process ends.
+/// The settings of an existing store, for a command that uses so many disk workers for blobs.
+pub(super) fn settings_over(
+    data_dir: &Path,
+    index: &SqliteIndex,
+    clock: Arc<dyn Clock>,
+    disk_worker_count: usize,
+) -> Settings {
+    let blobs = Arc::new(FsBlobStore::open_existing(data_dir, Pool::new(disk_worker_count)));
+    let records = Arc::new(FsRecordStore::open_existing(data_dir, Pool::new(1)));
+    Settings::over(blobs, records, Arc::new(index.clone()), clock, Arc::new(Metrics::new()))
+}
+
+/// Locks the data directory for this process, as a server does; `None` if another process holds the
+/// lock. Dropping the file releases the lock, as does the end of the process.
 pub(super) fn try_lock(data_dir: &Path) -> io::Result<Option<File>> {
     let file = open_lock(&data_dir.join("lock"))?;
     match file.try_lock() {
@@ -141,7 +156,7 @@ pub(super) fn try_lock(data_dir: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Shows how a backup or a restore is going.
+/// Shows the progress of a backup, a restore or a rebuild.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: ProgressBar,

@@ -1,5 +1,5 @@
-//! A store whose index is lost, damaged, older or of another store, whatever is done to it then: as
-//! long as records and blobs are there, no file is lost.
+//! Tests of stores whose index is lost, damaged, too old, or that of another store. Whatever
+//! command an operator then runs, no file is lost as long as records and blobs exist.
 
 #![expect(clippy::disallowed_methods, reason = "a test damages files")]
 
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::collector::prune;
 use super::index::{IndexCommand, rebuild_at};
-use super::serve::{Begun, begin_store};
+use super::serve::{OpenedStore, begin_store};
 use super::{Cli, Command, backup, fsck, gc, remote};
 use crate::config::{Config, RawConfig};
 use crate::format::xorb::BuiltXorb;
@@ -24,65 +24,70 @@ use crate::runtime::metrics::Metrics;
 use crate::service::access::Claims;
 use crate::service::gc::{MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
 use crate::service::tests::records::{file_of, register, upload_as, xorb_of};
-use crate::service::{Cas, Rebuilt};
+use crate::service::{Rebuilt, Server};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Registrations of the whole store, each a record, and its xorbs.
+/// Number of registrations in the store of the test. Each has one record and one file.
 const RECORD_COUNT: u64 = 106;
+
+/// Number of xorbs in the store of the test.
 const XORB_COUNT: u64 = 12;
 
-fn begin(data_dir: &Path, clock: &Arc<dyn Clock>) -> anyhow::Result<Begun> {
+/// Opens a store as a starting server does.
+fn begin(data_dir: &Path, clock: &Arc<dyn Clock>) -> anyhow::Result<OpenedStore> {
     let raw = RawConfig { data_dir: Some(data_dir.to_str().unwrap().to_owned()), ..RawConfig::default() };
     let config = Config::new(raw)?;
     remote::run(begin_store(&config, 16, &Arc::new(Metrics::new()), Arc::clone(clock)))
 }
 
-/// Does something to a store as a server does, and closes it.
-fn serve(data_dir: &Path, clock: &Arc<dyn Clock>, work: impl AsyncFnOnce(&Cas)) -> anyhow::Result<()> {
-    let Begun { cas, index, .. } = begin(data_dir, clock)?;
+/// Opens a store as a starting server does, does `work`, and closes the store.
+fn serve(data_dir: &Path, clock: &Arc<dyn Clock>, work: impl AsyncFnOnce(&Arc<Server>)) -> anyhow::Result<()> {
+    let OpenedStore { server, index, .. } = begin(data_dir, clock)?;
     remote::run(async {
-        work(&cas).await;
-        cas.finish().await;
+        work(&server).await;
+        server.finish().await;
         index.close().await;
         Ok(())
     })
 }
 
-/// A store, and copies of its index from before.
+/// A store, and copies of its index from different times.
 struct Stock {
     directory: TempDir,
     clock: Arc<dyn Clock>,
 }
 
 impl Stock {
+    /// Fills the store, and copies its index before the last 100 registrations, before the last
+    /// one, and between the upload and the registration of the last xorb.
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
         let stock = Self { directory, clock };
         let chunks = |number: u32| (0..10).map(|chunk| 10 * number + chunk).collect::<Vec<_>>();
-        let files = async |cas: &Cas, number: u32, count: u32| {
+        let files = async |server: &Arc<Server>, number: u32, count: u32| {
             let xorb = xorb_of(&chunks(number));
-            upload_as(cas, "org/a", &xorb).await;
+            upload_as(server, "org/a", &xorb).await;
             for end in 1..=count {
-                assert!(register(cas, "org/a", vec![file_of(&xorb, 0, end, None)], &[]).await);
+                assert!(register(server, "org/a", vec![file_of(&xorb, 0, end, None)], &[]).await);
             }
         };
-        stock.phase(async |cas| files(cas, 0, 6).await);
-        stock.keep("older_by_100");
-        stock.phase(async |cas| {
+        stock.phase(async |server| files(server, 0, 6).await);
+        stock.copy_index("older_by_100");
+        stock.phase(async |server| {
             for number in 1..=10 {
-                files(cas, number, if number == 10 { 9 } else { 10 }).await;
+                files(server, number, if number == 10 { 9 } else { 10 }).await;
             }
         });
-        stock.keep("older_by_1");
-        stock.phase(async |cas| upload_as(cas, "org/a", &xorb_of(&chunks(11))).await);
-        stock.keep("older_by_1_with_its_xorb");
-        stock.keep("older_by_1_with_its_xorb_half_deleted");
+        stock.copy_index("older_by_1");
+        stock.phase(async |server| upload_as(server, "org/a", &xorb_of(&chunks(11))).await);
+        stock.copy_index("older_by_1_with_its_xorb");
+        stock.copy_index("older_by_1_with_its_xorb_half_deleted");
         stock.begin_deletion("older_by_1_with_its_xorb_half_deleted", &xorb_of(&chunks(11)));
-        stock.phase(async |cas| files(cas, 11, 1).await);
+        stock.phase(async |server| files(server, 11, 1).await);
         let other = tempfile::tempdir().unwrap();
-        serve(other.path(), &stock.clock, async |cas| files(cas, 0, 6).await).unwrap();
+        serve(other.path(), &stock.clock, async |server| files(server, 0, 6).await).unwrap();
         fs::copy(other.path().join("index.sqlite"), stock.directory.path().join("of_another_store")).unwrap();
         stock
     }
@@ -91,15 +96,17 @@ impl Stock {
         self.directory.path().join("data")
     }
 
-    fn phase(&self, work: impl AsyncFnOnce(&Cas)) {
+    /// Does `work` as a server that is stopped afterwards.
+    fn phase(&self, work: impl AsyncFnOnce(&Arc<Server>)) {
         serve(&self.data_dir(), &self.clock, work).unwrap();
     }
 
-    fn keep(&self, name: &str) {
+    /// Copies the index as it is now to a file of this name.
+    fn copy_index(&self, name: &str) {
         fs::copy(self.data_dir().join("index.sqlite"), self.directory.path().join(name)).unwrap();
     }
 
-    /// Leaves in a copy of the index what an interrupted deletion does.
+    /// Changes a copy of the index to what an interrupted deletion of `xorb` leaves.
     fn begin_deletion(&self, name: &str, xorb: &BuiltXorb) {
         let (path, now) = (self.directory.path().join(name), self.clock.now());
         remote::run(async {
@@ -113,7 +120,7 @@ impl Stock {
         .unwrap();
     }
 
-    /// A copy of the store with this index, and what removes it.
+    /// A copy of the store with a wrong index. Dropping the result removes the copy.
     fn damaged(&self, damage: &str) -> TempDir {
         let copy = tempfile::tempdir().unwrap();
         copy_all(&self.data_dir(), copy.path());
@@ -127,8 +134,8 @@ impl Stock {
                 bytes[at..at + 4096].fill(0xa5);
                 fs::write(&index, bytes).unwrap();
             }
-            kept => {
-                fs::copy(self.directory.path().join(kept), &index).unwrap();
+            copied_index => {
+                fs::copy(self.directory.path().join(copied_index), &index).unwrap();
             }
         }
         copy
@@ -147,30 +154,33 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
+/// Runs a command line of zorb with this clock. Returns the result of `index rebuild`.
 fn run(line: &[&str], clock: &Arc<dyn Clock>) -> anyhow::Result<Option<Rebuilt>> {
     match Cli::try_parse_from([&["zorb"], line].concat()).unwrap().command {
         Command::Fsck(args) => fsck::check(args, Arc::clone(clock)).map(|_| None),
         Command::Gc(args) => gc::run_at(args, clock).map(|()| None),
         Command::Backup(args) => backup::run(args).map(|()| None),
         Command::Index(IndexCommand::Rebuild(args)) => rebuild_at(args, clock).map(Some),
-        _ => unreachable!("no such command is tried"),
+        _ => unreachable!("the test runs no other command"),
     }
 }
 
-/// What goes on by itself after a start, for a week.
+/// Does what a server does without requests for a week: GC, and removal of obsolete records.
 fn live_on(data_dir: &Path, clock: &Arc<ManualClock>) -> anyhow::Result<()> {
     let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
     let shared: Arc<dyn Clock> = Arc::clone(clock) as _;
-    serve(data_dir, &shared, async |cas| {
+    serve(data_dir, &shared, async |server| {
         for _ in 0..7 {
-            // What it refuses to do changes nothing.
-            let _ = cas.collect_garbage(policy, &Pace::default()).await;
-            let _ = prune(cas, Duration::ZERO).await;
+            // An error is fine, because an aborted GC changes nothing.
+            let _ = server.store.collect_garbage(policy, &Pace::default()).await;
+            let _ = prune(&server.store, Duration::ZERO).await;
             clock.advance(DAY);
         }
     })
 }
 
+/// Runs a command on a store with a wrong index, and checks its result. Then runs other commands,
+/// rebuilds the index, and checks that the store has all files.
 fn check(stock: &Stock, damage: &str, command: &str) {
     let case = format!("{damage} x {command}");
     let copy = stock.damaged(damage);
@@ -186,9 +196,11 @@ fn check(stock: &Stock, damage: &str, command: &str) {
     };
     match (damage, command) {
         (_, "index rebuild") => done.map(drop).unwrap_or_else(|error| panic!("{case}: {error:#}")),
-        // What it does is checked below: which page is hit, and whether it is read, is SQLite's business.
+        // The result depends on the damaged page and on whether SQLite reads it. Only the checks at
+        // the end apply.
         ("garbage_page", "serve" | "gc" | "backup") => {}
-        // That is also what a crash leaves: a start takes the record, and nothing is lost before.
+        // A crash between record and index leaves the same: the next start applies the record. A
+        // backup must not be made before that.
         ("older_by_1_with_its_xorb", "backup") => {
             let error = format!("{:#}", done.unwrap_err());
             assert!(error.contains("1 record") && error.contains("zorb serve"), "{case}: {error}");
@@ -202,7 +214,7 @@ fn check(stock: &Stock, damage: &str, command: &str) {
             assert!(!error.contains("sqlx") && !error.contains("(code:"), "{case}: {error}");
         }
     }
-    // Whatever somebody does next who does not read messages.
+    // An operator who ignores the errors may run any of these. None may lose data.
     for next in ["serve", "fsck --repair", "gc", "gc"] {
         let _ = match next {
             "serve" => live_on(copy.path(), &clock),
@@ -213,18 +225,18 @@ fn check(stock: &Stock, damage: &str, command: &str) {
     let rebuilt = run(&["index", "rebuild", "--data-dir", dir], &shared).unwrap().unwrap();
     assert!(!rebuilt.has_problems(), "{case}: {rebuilt:?}");
     assert_eq!((rebuilt.xorb_count, rebuilt.record_count), (XORB_COUNT, RECORD_COUNT), "{case}");
-    // And that is what is served from then on.
+    // A server with the rebuilt index has all files.
     live_on(copy.path(), &clock).unwrap_or_else(|error| panic!("{case}: {error:#}"));
     assert_eq!(run(&["fsck", "--deep", "--data-dir", dir], &shared).unwrap(), None, "{case}");
-    serve(copy.path(), &shared, async |cas| {
-        let page = cas.list_files(&Claims::UNRESTRICTED, None, 1000).await.unwrap();
+    serve(copy.path(), &shared, async |server| {
+        let page = server.list_files(&Claims::UNRESTRICTED, None, 1000).await.unwrap();
         assert_eq!(page.entries.len() as u64, RECORD_COUNT, "{case}");
     })
     .unwrap();
 }
 
 #[test]
-fn no_file_is_lost_whatever_is_done_to_a_wrong_index() {
+fn no_command_on_a_wrong_index_loses_a_file() {
     let stock = Stock::new();
     for damage in [
         "0_bytes",
@@ -243,10 +255,10 @@ fn no_file_is_lost_whatever_is_done_to_a_wrong_index() {
 }
 
 #[test]
-fn a_damaged_or_newer_index_is_told_without_sql() {
+fn errors_about_a_wrong_index_show_no_sql() {
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
     let directory = tempfile::tempdir().unwrap();
-    serve(directory.path(), &clock, async |cas| upload_as(cas, "org/a", &xorb_of(&[1, 2])).await).unwrap();
+    serve(directory.path(), &clock, async |server| upload_as(server, "org/a", &xorb_of(&[1, 2])).await).unwrap();
     let (index, dir) = (directory.path().join("index.sqlite"), directory.path().to_str().unwrap());
     let archive = directory.path().join("../archive-that-is-never-made");
     let commands = [
@@ -255,10 +267,10 @@ fn a_damaged_or_newer_index_is_told_without_sql() {
         &["gc", "--data-dir", dir],
         &["backup", archive.to_str().unwrap(), "--data-dir", dir],
     ];
-    let check_told = |words: &[&str]| {
-        let mut told = vec![begin(directory.path(), &clock).map(drop).unwrap_err()];
-        told.extend(commands.iter().map(|line| run(line, &clock).unwrap_err()));
-        for error in told {
+    let check_errors = |words: &[&str]| {
+        let mut errors = vec![begin(directory.path(), &clock).map(drop).unwrap_err()];
+        errors.extend(commands.iter().map(|line| run(line, &clock).unwrap_err()));
+        for error in errors {
             let error = format!("{error:#}");
             assert!(words.iter().all(|word| error.contains(word)), "{words:?} in {error}");
             assert!(!error.contains("(code:") && !error.contains("returned from database"), "{error}");
@@ -272,9 +284,9 @@ fn a_damaged_or_newer_index_is_told_without_sql() {
         Ok(())
     })
     .unwrap();
-    check_told(&["newer zorb", "version 99"]);
+    check_errors(&["newer zorb", "version 99"]);
     fs::write(&index, "not a database".repeat(1000)).unwrap();
-    check_told(&["damaged or not a database", "zorb index rebuild --data-dir"]);
+    check_errors(&["damaged or not a database", "zorb index rebuild --data-dir"]);
     fs::write(&index, sound).unwrap();
     begin(directory.path(), &clock).unwrap();
 }

@@ -1,4 +1,5 @@
-//! `zorb token`: tokens for a server, made with the keys in its data directory.
+//! `zorb token`: issues, inspects and revokes tokens for a server, and rotates the keys that sign
+//! them. The keys are in the data directory of the server, which need not run.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,17 +19,18 @@ use crate::service::access::{
     check_token, inspect_refresh_token, inspect_token,
 };
 
-/// Longest life of a token.
+/// Maximum lifetime of a token: ten years of 366 days.
 const MAX_TTL: Duration = Duration::from_secs(3660 * 24 * 3600);
 
-/// Life of a token where none is given.
+/// Default lifetime of a token.
 const DEFAULT_TTL: Duration = Duration::from_secs(3600);
 
-/// The same of a refresh token.
+/// Default lifetime of a refresh token.
 const DEFAULT_REFRESH_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Shortest life of what a refresh token makes. A client asks for another token when 30 seconds are
-/// left.
+/// Minimum lifetime of the tokens for which a refresh token is exchanged. A client requests the
+/// next token 30 seconds before the expiry, so a shorter lifetime would make it request tokens all
+/// the time.
 const MIN_TOKEN_TTL: Duration = Duration::from_secs(60);
 
 /// Issue, inspect and revoke tokens
@@ -40,7 +42,7 @@ pub(super) enum TokenCommand {
     RotateKey(RotateArgs),
 }
 
-/// Where the keys are.
+/// The flag for the data directory, which contains the keys.
 #[derive(Debug, Args)]
 struct KeyArgs {
     /// Data directory of the server
@@ -48,18 +50,20 @@ struct KeyArgs {
     data_dir: PathBuf,
 }
 
-/// The audit log of this command.
+/// The flag for the audit log of this command.
 #[derive(Debug, Args)]
-struct NoteArgs {
+struct AuditArgs {
     /// Audit log for this command; if it cannot be written, nothing is done
     #[arg(long, env = "ZORB_AUDIT_LOG", value_name = "FILE")]
     audit_log: Option<String>,
 }
 
-impl NoteArgs {
-    fn note(&self, line: AuditLine<'_>) -> anyhow::Result<()> {
-        // The stdout of a server is not that of this command, which may be for a token and nothing
-        // else.
+impl AuditArgs {
+    /// Appends a line to the audit log, if there is one. Called before the command takes effect, so
+    /// that nothing is done without a line.
+    fn append(&self, line: AuditLine<'_>) -> anyhow::Result<()> {
+        // The variable may be set to `stdout` for the server. The stdout of this command is only
+        // for its result.
         let path = self.audit_log.as_ref().filter(|path| !path.is_empty() && *path != "stdout");
         let Some(path) = path else { return Ok(()) };
         let line = AuditLine { time: AuditLine::time(SystemClock.now()), ..line };
@@ -92,7 +96,7 @@ pub(super) struct IssueArgs {
     #[arg(long, value_name = "NAME")]
     subject: Option<Subject>,
     #[command(flatten)]
-    note: NoteArgs,
+    audit: AuditArgs,
 }
 
 /// Print the contents of a token, and whether it is valid
@@ -116,7 +120,7 @@ pub(super) struct RevokeArgs {
     #[arg(required = true, value_name = "ID")]
     tokens: Vec<String>,
     #[command(flatten)]
-    note: NoteArgs,
+    audit: AuditArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -130,7 +134,7 @@ pub(super) struct RotateArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     keep: usize,
     #[command(flatten)]
-    note: NoteArgs,
+    audit: AuditArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -156,7 +160,8 @@ pub(super) fn run(command: TokenCommand) -> anyhow::Result<()> {
 
 fn issue(args: IssueArgs) -> anyhow::Result<()> {
     let dir = &args.keys.data_dir;
-    // A token of keys that no server has is valid nowhere.
+    // In a directory without a store, `keys::ring` would create new keys, and no server would
+    // accept the token.
     if !is_store(dir).with_context(|| format!("cannot read the data directory {}", dir.display()))? {
         bail!("no store in {}; name its directory with --data-dir, or start zorb serve first", dir.display());
     }
@@ -177,11 +182,11 @@ fn issue(args: IssueArgs) -> anyhow::Result<()> {
     let expires_unix_secs = now.saturating_add(ttl.as_secs());
     let claims = Claims { scope, repo: args.repo, subject: args.subject, issued_unix_secs: now, expires_unix_secs };
     let made = if args.refresh {
-        Read::Refresh(RefreshToken::new(claims, args.token_ttl.as_secs(), rand::random()))
+        AnyToken::Refresh(RefreshToken::new(claims, args.token_ttl.as_secs(), rand::random()))
     } else {
-        Read::Access(Token::new(claims, rand::random()))
+        AnyToken::Access(Token::new(claims, rand::random()))
     };
-    args.note.note(AuditLine {
+    args.audit.append(AuditLine {
         action: if args.refresh { "zorb token issue --refresh" } else { "zorb token issue" },
         repo: Some(made.claims().repo.to_string()),
         subject: made.claims().subject.as_ref().map(ToString::to_string),
@@ -193,14 +198,15 @@ fn issue(args: IssueArgs) -> anyhow::Result<()> {
     Ok(write_stdout(|stdout| writeln!(stdout, "{}", text.expose()))?)
 }
 
-/// A token of either kind, read.
-enum Read {
+/// A token of either kind.
+enum AnyToken {
     Access(Token),
     Refresh(RefreshToken),
 }
 
-impl Read {
-    /// What a text says, and which key has signed it.
+impl AnyToken {
+    /// Parses a token of either kind. Returns the id of the key that signed it, too. `None` if the
+    /// key ring has no such key, or the text is no token.
     fn of(ring: &KeyRing, text: &str) -> Option<(KeyId, Self)> {
         let access = inspect_token(ring, text).map(|(key, token)| (key, Self::Access(token)));
         access.or_else(|_| inspect_refresh_token(ring, text).map(|(key, token)| (key, Self::Refresh(token)))).ok()
@@ -213,6 +219,7 @@ impl Read {
         }
     }
 
+    /// The id of the refresh token that was exchanged for this token.
     const fn parent(&self) -> Option<TokenId> {
         match self {
             Self::Access(token) => token.parent,
@@ -234,6 +241,7 @@ impl Read {
         }
     }
 
+    /// The signed text of the token.
     fn issue(&self, ring: &KeyRing) -> SecretText {
         match self {
             Self::Access(token) => token.issue(ring),
@@ -242,8 +250,8 @@ impl Read {
     }
 }
 
-/// What was given for a token: itself, or `-` for one line of stdin.
-fn given(text: String) -> anyhow::Result<String> {
+/// The text of an argument; for `-`, the text of stdin, without white space around it.
+fn read_argument(text: String) -> anyhow::Result<String> {
     let text = if text == "-" {
         std::io::read_to_string(std::io::stdin()).context("cannot read the token from stdin")?
     } else {
@@ -253,16 +261,16 @@ fn given(text: String) -> anyhow::Result<String> {
 }
 
 fn inspect(args: InspectArgs) -> anyhow::Result<()> {
-    let text = given(args.token)?;
+    let text = read_argument(args.token)?;
     let dir = args.keys.data_dir.display().to_string();
     let ring = keys::read(&args.keys.data_dir)?.with_context(|| format!("no keys in {dir}"))?;
     let now = SystemClock.now().as_secs();
-    let Some((key_id, token)) = Read::of(&ring, &text) else {
+    let Some((key_id, token)) = AnyToken::of(&ring, &text) else {
         bail!("not a token of the server in {dir}, or its key was removed")
     };
     let is_valid = match token {
-        Read::Access(_) => check_token(&ring, &text, now).is_ok(),
-        Read::Refresh(_) => check_refresh_token(&ring, &text, now).is_ok(),
+        AnyToken::Access(_) => check_token(&ring, &text, now).is_ok(),
+        AnyToken::Refresh(_) => check_refresh_token(&ring, &text, now).is_ok(),
     };
     let is_revoked = ring.is_revoked(token.id()) || token.parent().is_some_and(|parent| ring.is_revoked(parent));
     let output = Output::new(args.output);
@@ -282,8 +290,10 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
         "expires_unix_secs": claims.expires_unix_secs,
         "key": key_id.number(),
     }))?;
+    // For `GRACE_SECS` after its expiry, the text says "expired" while `valid` is true, because the
+    // server still accepts the token.
     let left = claims.expires_unix_secs.saturating_sub(now);
-    let life = match left {
+    let validity = match left {
         _ if is_revoked => "revoked".to_owned(),
         0 => "expired".to_owned(),
         left => format!("for {left} s"),
@@ -297,7 +307,7 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     output.line(format_args!("repo     {}", claims.repo))?;
     output.line(format_args!("subject  {}", subject.as_deref().unwrap_or("-")))?;
     output.line(format_args!("key      {key_id}"))?;
-    output.line(format_args!("valid    {life}"))?;
+    output.line(format_args!("valid    {validity}"))?;
     match (is_valid, is_revoked) {
         (true, _) => Ok(()),
         (false, true) => bail!("the token is revoked; issue a new one"),
@@ -307,25 +317,26 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
 
 fn revoke(args: RevokeArgs) -> anyhow::Result<()> {
     let dir = args.keys.data_dir.display().to_string();
-    // Nothing is made where there is no store.
+    // `keys::read`, because `keys::ring` would create keys in a directory without a store.
     let ring = keys::read(&args.keys.data_dir)?.with_context(|| format!("no keys in {dir}"))?;
     let mut ids = Vec::new();
     for text in args.tokens {
-        let text = given(text)?;
-        let id = match Read::of(&ring, &text) {
+        let text = read_argument(text)?;
+        let id = match AnyToken::of(&ring, &text) {
             Some((_, token)) => token.id(),
-            // Not what was given: it may be a token after all, of another server.
+            // The error does not repeat the text, because it may be a token of another server.
             None => text.parse::<TokenId>().context("cannot revoke")?,
         };
         ids.push(id);
     }
     for id in &ids {
         let token = Some(id.to_string());
-        args.note.note(AuditLine { action: "zorb token revoke", token, ..AuditLine::default() })?;
+        args.audit.append(AuditLine { action: "zorb token revoke", token, ..AuditLine::default() })?;
     }
     let now = SystemClock.now().as_secs();
     keys::change(&args.keys.data_dir, |ring| {
         let ring = ring.with_context(|| format!("no keys in {dir}"))?;
+        // Also removes the revocations of expired tokens, which are invalid anyway.
         Ok(ids.iter().fold(ring.forgetting(now), |ring, id| ring.revoking(*id)))
     })?;
     let output = Output::new(args.output);
@@ -337,7 +348,7 @@ fn revoke(args: RevokeArgs) -> anyhow::Result<()> {
 }
 
 fn rotate(args: RotateArgs) -> anyhow::Result<()> {
-    args.note.note(AuditLine { action: "zorb token rotate-key", ..AuditLine::default() })?;
+    args.audit.append(AuditLine { action: "zorb token rotate-key", ..AuditLine::default() })?;
     let ring = keys::change(&args.keys.data_dir, |ring| match ring {
         None => bail!("no keys in {} to rotate", args.keys.data_dir.display()),
         Some(ring) => {
@@ -345,13 +356,13 @@ fn rotate(args: RotateArgs) -> anyhow::Result<()> {
             Ok(rotated.retaining(args.keep))
         }
     })?;
-    let kept: Vec<_> = ring.ids().filter(|id| *id != ring.current_id()).map(|id| id.number()).collect();
+    let retained: Vec<_> = ring.ids().filter(|id| *id != ring.current_id()).map(|id| id.number()).collect();
     let output = Output::new(args.output);
-    output.record(&json!({ "key": ring.current_id().number(), "retained": kept }))?;
-    Ok(output.line(format_args!("key {} signs from now on; still valid: {kept:?}", ring.current_id()))?)
+    output.record(&json!({ "key": ring.current_id().number(), "retained": retained }))?;
+    Ok(output.line(format_args!("key {} signs from now on; still valid: {retained:?}", ring.current_id()))?)
 }
 
-/// `90s`, `15m`, `1h`, `30d`.
+/// Parses a lifetime such as `90s`, `15m`, `1h` or `30d`.
 fn parse_ttl(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a number and s, m, h or d, like 15m".to_owned();
     let unit = text.chars().last().ok_or_else(wrong)?;
@@ -372,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_has_a_number_a_unit_and_an_end() {
+    fn a_lifetime_has_a_number_a_unit_and_a_maximum() {
         for (text, secs) in [("1s", 1), ("90s", 90), ("15m", 900), ("1h", 3600), ("3660d", 3660 * 86400)] {
             assert_eq!(parse_ttl(text), Ok(Duration::from_secs(secs)), "{text}");
         }

@@ -1,4 +1,4 @@
-//! `zorb usage`: what repositories have, and may have.
+//! `zorb usage`: prints the usage and the quotas of repositories on a server.
 
 use std::fmt::{self, Display};
 
@@ -45,6 +45,7 @@ pub(super) fn run(args: UsageArgs) -> anyhow::Result<()> {
     })
 }
 
+/// The line of a repository. If its owner has a quota, the line ends with the usage of the owner.
 fn line(repo: &RepoUsage) -> String {
     let own = format!("{}  {}", repo.repo, Described(repo.usage));
     match &repo.owner {
@@ -53,7 +54,7 @@ fn line(repo: &RepoUsage) -> String {
     }
 }
 
-/// Usage as people read it: `3 files of 10, 5.0 MiB, stored 2.0 MiB of 4.0 MiB`.
+/// Usage for people: `3 files of 10, 5.0 MiB, stored 2.0 MiB of 4.0 MiB`.
 struct Described(Usage);
 
 impl fmt::Display for Described {
@@ -65,6 +66,7 @@ impl fmt::Display for Described {
     }
 }
 
+/// The limit after a usage, as in `3 files of 10`; nothing without a limit.
 struct Of<T>(Option<T>);
 
 impl<T: Display> Display for Of<T> {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::units::Span;
 use super::{ConfigError, RawConfig};
 
-/// Minimum of `gc_grace`: for three weeks stock clients cache which chunks are stored, and do not
-/// upload them again.
+/// The minimum of `gc_grace`, and its default. Stock clients cache for three weeks which chunks are
+/// stored, and do not upload these chunks again.
 pub const MIN_GC_GRACE: Duration = Duration::from_secs(21 * DAY_SECS);
 
-/// Minimum of `gc_delete_delay`: longer than data URLs are valid.
-pub const MIN_GC_CONDEMNED: Duration = Duration::from_secs(2 * HOUR_SECS);
+/// The minimum of `gc_delete_delay`. It is longer than data URLs are valid.
+pub const MIN_GC_DELETE_DELAY: Duration = Duration::from_secs(2 * HOUR_SECS);
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(HOUR_SECS);
 const DEFAULT_DELETE_DELAY: Duration = Duration::from_secs(DAY_SECS);
@@ -18,17 +18,17 @@ const DEFAULT_DELETE_DELAY: Duration = Duration::from_secs(DAY_SECS);
 const HOUR_SECS: u64 = 3600;
 const DAY_SECS: u64 = 24 * HOUR_SECS;
 
-/// When GC runs, and when it deletes.
+/// When GC runs, and which xorbs it condemns, deletes or rewrites.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CollectionConfig {
     /// Time between two GC runs of the server; `None` for no runs.
     pub interval: Option<Duration>,
     /// Time from the last use of a xorb to its condemnation.
     pub grace: Duration,
-    /// Time from its condemnation to its deletion.
+    /// Time from the condemnation of a xorb to its deletion.
     pub condemned: Duration,
-    /// Fraction of its bytes below which a xorb is rewritten, more than 0 and at most 1; `None` for
-    /// never.
+    /// A xorb is rewritten if files need less than this fraction of its bytes. The fraction is more
+    /// than 0 and at most 1. `None` means that no xorb is rewritten.
     pub min_live: Option<f64>,
 }
 
@@ -37,7 +37,7 @@ impl CollectionConfig {
     ///
     /// # Errors
     ///
-    /// A value is invalid, or shorter than what clients rely on.
+    /// A value is invalid, or a duration is below its minimum.
     pub fn new(raw: &RawConfig) -> Result<Self, ConfigError> {
         let interval = raw.gc_interval.map_or(DEFAULT_INTERVAL, |span| span.0);
         let reason =
@@ -45,7 +45,7 @@ impl CollectionConfig {
         let grace = at_least("gc_grace", raw.gc_grace, MIN_GC_GRACE, MIN_GC_GRACE, reason)?;
         let reason = "must be at least 2h: data URLs are valid for an hour";
         let condemned =
-            at_least("gc_delete_delay", raw.gc_delete_delay, DEFAULT_DELETE_DELAY, MIN_GC_CONDEMNED, reason)?;
+            at_least("gc_delete_delay", raw.gc_delete_delay, DEFAULT_DELETE_DELAY, MIN_GC_DELETE_DELAY, reason)?;
         let min_live = raw.gc_min_live.filter(|share| *share != 0.0);
         if let Some(share) = min_live.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
             let reason = "must be more than 0 and at most 1, such as 0.5, or 0 for never".to_owned();
@@ -55,7 +55,7 @@ impl CollectionConfig {
     }
 }
 
-/// A duration with a lower bound.
+/// The value of a key, or its default: a duration that must be at least `least`.
 fn at_least(
     key: &'static str,
     span: Option<Span>,
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn gc_delays_below_what_clients_rely_on_are_refused() {
+    fn gc_delays_below_their_minimum_are_refused() {
         let config = parse("").unwrap();
         assert_eq!((config.grace, config.condemned), (MIN_GC_GRACE, Duration::from_secs(DAY_SECS)));
         assert_eq!(config.interval, Some(Duration::from_secs(HOUR_SECS)));
@@ -92,7 +92,7 @@ mod tests {
             assert!(RawConfig::parse(text, "a test").is_err(), "{text}");
         }
         let config = parse("gc_interval = 0\ngc_grace = '22d'\ngc_delete_delay = '2h'").unwrap();
-        assert_eq!((config.interval, config.condemned), (None, MIN_GC_CONDEMNED));
+        assert_eq!((config.interval, config.condemned), (None, MIN_GC_DELETE_DELAY));
         assert!(config.grace > MIN_GC_GRACE);
     }
 

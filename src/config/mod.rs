@@ -1,8 +1,8 @@
 //! Settings: validated, with every default filled in.
 //!
-//! Four sources, the first that says something wins: flags, `ZORB_*` environment, the TOML file,
-//! defaults. A key that does not exist or a value that makes no sense ends the start with a
-//! sentence; nothing is guessed.
+//! There are four sources: command-line flags, environment variables `ZORB_*`, the TOML file, and
+//! the defaults. For each key, the first of these sources that sets it wins. An unknown key or an
+//! invalid value is an error at the start. No value is guessed.
 
 mod collection;
 mod origins;
@@ -20,90 +20,91 @@ use std::time::Duration;
 use ipnet::IpNet;
 use thiserror::Error;
 
-pub use self::collection::{CollectionConfig, MIN_GC_CONDEMNED, MIN_GC_GRACE};
+pub use self::collection::{CollectionConfig, MIN_GC_DELETE_DELAY, MIN_GC_GRACE};
 pub use self::quota::{QuotaConfig, QuotaLimits};
 pub use self::raw::{RawConfig, RawQuota};
 pub use self::units::{Rate, Size, Span};
 use crate::runtime::journal::Target;
 use crate::runtime::telemetry::{LogFilter, LogFormat};
 
-/// Everything that `zorb serve` can be told.
+/// The settings of `zorb serve`.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen.
+    /// The address and port to listen on.
     pub listen: SocketAddr,
-    /// Where everything is kept.
+    /// The data directory.
     pub data_dir: PathBuf,
-    /// Where clients reach the server, without a slash at the end; where they send their requests
-    /// if not set.
+    /// The base URL of the server for clients, without a final slash. If it is not set, it follows
+    /// from the headers of each request.
     pub public_url: Option<String>,
-    /// Proxies whose forwarded headers are believed.
+    /// Proxies whose forwarded headers are trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// Origins of which pages may use this server, as browsers send them.
+    /// The origins of web pages that may use this server, in the form that browsers send.
     pub cors_origins: Vec<String>,
-    /// What connections are encrypted with; plain HTTP if not set.
+    /// Certificate and key of the server; `None` for plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Destination of the audit log; none if not set.
+    /// Destination of the audit log; `None` for no audit log.
     pub audit_log: Option<Target>,
-    /// Which requests have an audit line.
+    /// Which requests have a line in the audit log.
     pub audit: AuditMode,
-    /// Bytes of the audit log's file, at most; no limit if not set.
+    /// Maximum number of bytes of the audit log's file; `None` for no limit.
     pub audit_max_len: Option<u64>,
-    /// Whether requests carry tokens.
+    /// Which requests need a token.
     pub auth: AuthMode,
-    /// Whether requests without authentication are meant to be taken from other machines.
+    /// Whether other machines may use the server without authentication.
     pub allow_anonymous: bool,
-    /// Whether upload grants are given out.
+    /// Whether the server issues upload grants.
     pub grants: bool,
-    /// Whether a start without a store there is refused, and none made.
+    /// Whether a start without an existing store fails, instead of creating one.
     pub require_store: bool,
-    /// Bytes to keep free where everything is kept; 0 for none.
+    /// Writes are refused if the file system of the data directory has fewer free bytes; 0 for no
+    /// minimum.
     pub min_free_len: u64,
-    /// Connections held at once.
+    /// Maximum number of open connections.
     pub max_connections: usize,
-    /// Uploads under way at once.
+    /// Maximum number of uploads in flight.
     pub max_uploads: usize,
-    /// Bytes of the bodies of uploads under way at once.
+    /// Maximum total body length of uploads in flight.
     pub upload_budget: u64,
-    /// Pieces of xorbs read, decoded and sent at once.
+    /// Maximum number of pieces of xorbs that are read, decoded and sent at once.
     pub max_concurrent_reads: usize,
     /// Whether uploads are written past the page cache.
     pub direct_writes: bool,
-    /// Longest time for a request that does not stream.
+    /// Maximum time for a request that does not stream.
     pub request_timeout: Duration,
-    /// Longest wait for a request's head, and longest silence of an idle connection.
+    /// Maximum wait for a request's head, and maximum silence of an idle connection.
     pub idle_timeout: Duration,
-    /// Longest silence within a request's body.
+    /// Maximum silence within a request's body.
     pub body_timeout: Duration,
-    /// Bytes per second that a request's body has to reach on average.
+    /// Minimum average bytes per second of a request body.
     pub min_upload_rate: u64,
     /// Maximum time without progress of a response.
     pub send_timeout: Duration,
     /// Minimum average bytes per second of a response.
     pub min_download_rate: u64,
-    /// How long requests in flight may take when the server is told to stop.
+    /// Maximum time for requests in flight after a stop signal.
     pub drain_timeout: Duration,
-    /// Threads that verify and decode.
+    /// The number of threads that verify and decode.
     pub verify_workers: usize,
-    /// Disk operations at once.
+    /// Maximum number of concurrent disk operations.
     pub disk_workers: usize,
-    /// Bytes of layouts kept in memory.
+    /// Maximum number of bytes of cached layouts.
     pub layout_cache: u64,
-    /// Bytes per second that the scrub reads; 0 for no scrub.
+    /// Maximum number of bytes per second that the scrub reads; 0 for no scrub.
     pub scrub_rate: u64,
-    /// How old the last verification of a xorb may become.
+    /// The scrub verifies a xorb when its last verification is older than this.
     pub scrub_interval: Duration,
-    /// When garbage goes.
+    /// Settings of garbage collection.
     pub collection: CollectionConfig,
-    /// How much repositories may have.
+    /// Quotas of repositories and owners.
     pub quota: QuotaConfig,
-    /// How log lines look.
+    /// The format of log lines.
     pub log_format: LogFormat,
-    /// What is logged.
+    /// Which events are logged.
     pub log: LogFilter,
 }
 
-/// PEM files that belong together.
+/// The PEM files of the server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The certificate and its chain.
@@ -115,23 +116,23 @@ pub struct TlsFiles {
 /// Which requests are in the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditMode {
-    /// What changes something, and what is refused.
+    /// Requests that change the store, and refused requests.
     Writes,
-    /// All except health probes.
+    /// All requests except health probes.
     All,
 }
 
-/// Whether requests carry tokens.
+/// Which requests need a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMode {
-    /// All except health probes.
+    /// All requests except those to open routes, such as health probes.
     Token,
-    /// Every client may do everything.
+    /// No requests: every client has all permissions.
     Off,
 }
 
 impl AuthMode {
-    /// As the setting has it.
+    /// The value of the setting `auth`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -144,50 +145,51 @@ impl AuthMode {
 /// Why the settings are refused.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// The file is not there or not readable.
+    /// The file is missing or unreadable.
     #[error("cannot read the configuration file {}", path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// A key of an earlier version.
+    /// A key has a name of an earlier version.
     #[error("{origin}: the setting {old} was renamed to {new}; see config/default.toml for its form")]
     Renamed {
-        /// Which source.
+        /// The source that has the key.
         origin: String,
-        /// The key that was found.
+        /// The name that the source has.
         old: &'static str,
-        /// Its name now.
+        /// The present name of the key.
         new: &'static str,
     },
     /// The text is not TOML, or has an unknown key or a value of another type.
     #[error("{origin} is not valid: {message}")]
     Invalid {
-        /// Which source.
+        /// The source.
         origin: String,
-        /// What is wrong.
+        /// The error of the parser.
         message: String,
     },
-    /// A value makes no sense.
+    /// A value is invalid.
     #[error("{key} = {value}: {reason}")]
     Value {
-        /// Which key.
+        /// The key.
         key: &'static str,
-        /// What it is set to.
+        /// Its value.
         value: String,
-        /// Why that makes no sense.
+        /// Why the value is invalid.
         reason: String,
     },
-    /// Anyone who reaches the port could write.
+    /// The server would listen on an address that is not loopback, without authentication and
+    /// without `allow_anonymous`. Then every machine that reaches the port could write.
     #[error(
         "refusing to listen on {listen} without authentication: anyone who can reach it could read and write. Ask \
          for tokens with --auth token (auth = \"token\"), listen on 127.0.0.1, or say --allow-anonymous (allow_anonymous = true) if the network in front of it is trusted"
     )]
     Exposed {
-        /// Where it was told to listen.
+        /// The configured address.
         listen: SocketAddr,
     },
 }
@@ -277,7 +279,7 @@ fn public_url(text: Option<String>) -> Result<Option<String>, ConfigError> {
     Ok(Some(text.trim_end_matches('/').to_owned()))
 }
 
-/// Addresses and networks, with commas or spaces between them.
+/// Parses addresses and networks, separated by commas or spaces.
 fn proxies(text: Option<String>) -> Result<Vec<IpNet>, ConfigError> {
     let text = text.unwrap_or_default();
     let entries = text.split([',', ' ']).filter(|entry| !entry.is_empty());
@@ -353,7 +355,7 @@ fn log_filter(text: Option<String>) -> Result<LogFilter, ConfigError> {
     LogFilter::parse(&value).map_err(|error| ConfigError::Value { key: "log", reason: error.to_string(), value })
 }
 
-/// A number that must be at least 1.
+/// The value of a key that must be at least 1, or its default.
 fn positive(key: &'static str, value: Option<i64>, default: usize) -> Result<usize, ConfigError> {
     let Some(value) = value else { return Ok(default) };
     usize::try_from(value).ok().filter(|value| *value > 0).ok_or_else(|| ConfigError::Value {

@@ -1,9 +1,9 @@
-//! The sites whose pages may use the server.
+//! The setting `cors_origins`: the origins of web pages that may use the server.
 
 use super::ConfigError;
 
-/// Origins, with commas or spaces between them. A browser sends exactly this text, so nothing else
-/// would ever match.
+/// Parses origins, separated by commas or spaces. Each must have exactly the form that a browser
+/// sends, because another form would never match.
 pub(super) fn parse(text: Option<String>) -> Result<Vec<String>, ConfigError> {
     let text = text.unwrap_or_default();
     let refused = |origin: &str| ConfigError::Value {

@@ -6,28 +6,29 @@ use super::ConfigError;
 use super::raw::{RawConfig, RawQuota};
 use super::units::Size;
 
-/// Bytes of a name, at most: as many as a token can carry.
+/// Maximum number of bytes of a name, as in tokens.
 const MAX_NAME_LEN: usize = 255;
 
-/// Limits of a repository, or of all repositories of an owner together; `None` for no limit.
+/// Limits of a repository, or of all repositories of an owner together. `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaLimits {
-    /// Files.
+    /// Maximum number of files.
     pub files: Option<u64>,
-    /// Raw bytes of the files.
+    /// Maximum raw bytes of the files.
     pub logical_bytes: Option<u64>,
-    /// Serialized bytes of the xorbs that the files need.
+    /// Maximum serialized bytes of the xorbs that the files reference, and of the files' records.
     pub physical_bytes: Option<u64>,
 }
 
 /// Quotas of all repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QuotaConfig {
-    /// Each repository that has no quota of its own, but for `*`.
+    /// Limits of each repository without a quota of its own, except `*`.
     pub each: QuotaLimits,
-    /// Repositories by their names; `*` is what tokens for all repositories register.
+    /// Limits of single repositories, by name. The name `*` is for files that were registered with
+    /// tokens for all repositories.
     pub repos: BTreeMap<String, QuotaLimits>,
-    /// All repositories of an owner together, by the owner's name.
+    /// Limits of all repositories of an owner together, by the owner's name.
     pub owners: BTreeMap<String, QuotaLimits>,
 }
 
@@ -48,7 +49,7 @@ impl QuotaConfig {
             check_name(name)?;
             match name.strip_suffix("/*") {
                 Some(owner) => config.owners.insert(owner.to_owned(), limits(written, QuotaLimits::default())?),
-                // Tokens of all repositories have their own quota, not the one for each tenant.
+                // `*` does not inherit the `quota_…` settings, which are for single repositories.
                 None if name == "*" => config.repos.insert(name.clone(), limits(written, QuotaLimits::default())?),
                 None => config.repos.insert(name.clone(), limits(written, each)?),
             };
@@ -57,6 +58,7 @@ impl QuotaConfig {
     }
 }
 
+/// The limits of a quota. A limit that is not set is that of `rest`.
 fn limits(written: &RawQuota, rest: QuotaLimits) -> Result<QuotaLimits, ConfigError> {
     let size = |value: Option<Size>, rest| value.map_or(rest, limit);
     Ok(QuotaLimits {
@@ -66,7 +68,7 @@ fn limits(written: &RawQuota, rest: QuotaLimits) -> Result<QuotaLimits, ConfigEr
     })
 }
 
-/// A number of files; 0 means no limit.
+/// A limit of a number of files; 0 or not set means no limit.
 fn count(key: &'static str, value: Option<i64>) -> Result<Option<u64>, ConfigError> {
     let value = value.unwrap_or(0);
     let count = u64::try_from(value).map_err(|_| ConfigError::Value {
@@ -77,12 +79,12 @@ fn count(key: &'static str, value: Option<i64>) -> Result<Option<u64>, ConfigErr
     Ok(Some(count).filter(|count| *count > 0))
 }
 
-/// A number of bytes; 0 means no limit.
+/// A limit in bytes; 0 means no limit.
 fn limit(Size(bytes): Size) -> Option<u64> {
     Some(bytes).filter(|bytes| *bytes > 0)
 }
 
-/// Refuses a name that no token can have: its quota would have no effect.
+/// Refuses a name that no token can have, because its quota would have no effect.
 fn check_name(name: &str) -> Result<(), ConfigError> {
     let is_malformed = name.chars().any(|character| character.is_control() || character.is_whitespace());
     if name.is_empty() || name.len() > MAX_NAME_LEN || is_malformed || name == "*/*" {
@@ -110,7 +112,7 @@ mod tests {
         let none = QuotaLimits::default();
         assert_eq!(config.each, QuotaLimits { files: Some(10), physical_bytes: Some(500), ..none });
         let bert = QuotaLimits { files: None, logical_bytes: Some(7), physical_bytes: Some(500) };
-        assert_eq!(config.repos["acme/bert"], bert, "what it does not say is as for all");
+        assert_eq!(config.repos["acme/bert"], bert, "a limit that is not set is inherited");
         assert_eq!(config.owners["acme"], QuotaLimits { files: Some(12), ..none });
         assert_eq!(config.repos["*"], QuotaLimits { physical_bytes: Some(9), ..none });
     }

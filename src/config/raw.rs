@@ -1,4 +1,4 @@
-//! Settings as they are written: not validated, without defaults.
+//! Settings as a source has them: not validated, and without defaults.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::units::{RATE, Rate, SIZE, SPAN, Size, Span};
 use super::{ConfigError, parse};
 
-/// Keys of earlier versions, and their names now.
+/// Keys of earlier versions, and their present names.
 const RENAMED: &[(&str, &str)] = &[
     ("audit_max_bytes", "audit_max_size"),
     ("body_timeout_secs", "body_timeout"),
@@ -25,19 +25,21 @@ const RENAMED: &[(&str, &str)] = &[
     ("send_timeout_secs", "send_timeout"),
 ];
 
-/// A quota as it is written; unset values are those for all repositories.
+/// A quota as the file has it. A value that is not set means the limit of the setting `quota_…`, or
+/// no limit if the quota is for an owner or for `*`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawQuota {
-    /// Files; 0 for any number.
+    /// Maximum number of files; 0 for no limit.
     pub files: Option<i64>,
-    /// Bytes of the files; 0 for any number.
+    /// Maximum raw bytes of the files; 0 for no limit.
     pub logical_bytes: Option<Size>,
-    /// Bytes of the xorbs; 0 for any number.
+    /// Maximum serialized bytes of the xorbs; 0 for no limit.
     pub physical_bytes: Option<Size>,
 }
 
-/// Declares every key once: its name, its type, and how the environment spells it.
+/// Declares all keys. Each key is declared once, with its name, its type, and a text for error
+/// messages that says what value is expected.
 macro_rules! keys {
     ($($(#[$doc:meta])* $key:ident: $type:ty, $expected:expr;)*) => {
         /// Settings of one source; `None` for keys that it does not set. `config/default.toml`
@@ -46,21 +48,21 @@ macro_rules! keys {
         #[serde(deny_unknown_fields)]
         pub struct RawConfig {
             $($(#[$doc])* pub $key: Option<$type>,)*
-            /// Quotas by name: tables, which only the file can have.
+            /// Quotas by name. They are TOML tables, so only the file can have them.
             #[serde(default)]
             pub quota: BTreeMap<String, RawQuota>,
         }
 
         impl RawConfig {
-            /// Every key, without the tables.
+            /// The names of all keys except the tables.
             pub const KEYS: &[&str] = &[$(stringify!($key)),*];
 
-            /// Settings of the environment: `ZORB_` and the key in capitals. An empty variable
-            /// counts as unset.
+            /// The settings of the environment. The variable of a key is `ZORB_` and the key in
+            /// capitals; `lookup` returns its value. An empty variable counts as not set.
             ///
             /// # Errors
             ///
-            /// A value is not of its key's type.
+            /// A value does not have the type of its key.
             pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
                 Ok(Self {
                     $($key: {
@@ -72,7 +74,8 @@ macro_rules! keys {
                 })
             }
 
-            /// These settings, with those of `other` for the keys that are not set here.
+            /// These settings, and for keys that are not set here those of `other`. The quotas of
+            /// `other` are used only if there are none here.
             #[must_use]
             pub fn or(self, other: Self) -> Self {
                 let quota = if self.quota.is_empty() { other.quota } else { self.quota };
@@ -87,11 +90,11 @@ keys! {
     listen: String, "an address and a port";
     /// Data directory.
     data_dir: String, "a directory";
-    /// Base URL of the server for clients.
+    /// Base URL of the server, as clients use it.
     public_url: String, "a URL";
     /// Proxies whose forwarded headers are trusted.
     trusted_proxies: String, "addresses and networks";
-    /// Origins whose pages may use this server.
+    /// Origins of web pages that may use this server.
     cors_origins: String, "origins";
     /// File with the certificate chain.
     tls_cert: String, "a file";
@@ -117,9 +120,9 @@ keys! {
     min_free_space: Size, SIZE;
     /// Maximum number of uploads in flight.
     max_uploads: i64, "a whole number";
-    /// Declared bytes of all uploads in flight.
+    /// Maximum total body length of uploads in flight.
     upload_budget: Size, SIZE;
-    /// Pieces read and sent at once.
+    /// Maximum number of pieces that are read, decoded and sent at once.
     max_concurrent_reads: i64, "a whole number";
     /// Write uploads past the page cache.
     direct_writes: bool, "true or false";
@@ -135,13 +138,13 @@ keys! {
     send_timeout: Span, SPAN;
     /// Minimum average rate of a response.
     min_download_rate: Rate, RATE;
-    /// Time for requests in flight after SIGTERM.
+    /// Maximum time for requests in flight after SIGTERM or SIGINT.
     drain_timeout: Span, SPAN;
-    /// Threads that verify and decompress.
+    /// Number of threads that verify and decode.
     verify_workers: i64, "a whole number";
-    /// Disk operations at once.
+    /// Maximum number of concurrent disk operations.
     disk_workers: i64, "a whole number";
-    /// Memory for cached chunk layouts.
+    /// Maximum memory for cached layouts.
     layout_cache: Size, SIZE;
     /// Maximum read rate of the scrub.
     scrub_rate: Rate, RATE;
@@ -153,26 +156,26 @@ keys! {
     gc_grace: Span, SPAN;
     /// Time from the condemnation of a xorb to its deletion.
     gc_delete_delay: Span, SPAN;
-    /// Fraction of a xorb's bytes below which it is rewritten.
+    /// A xorb is rewritten if files need less than this fraction of its bytes.
     gc_min_live: f64, "a number such as 0.5";
-    /// Files of a repository.
+    /// Maximum number of files of a repository.
     quota_files: i64, "a whole number";
-    /// Bytes of the files of a repository.
+    /// Maximum raw bytes of the files of a repository.
     quota_logical_bytes: Size, SIZE;
-    /// Bytes of the xorbs of a repository.
+    /// Maximum serialized bytes of the xorbs of a repository.
     quota_physical_bytes: Size, SIZE;
     /// `text` or `json`.
     log_format: String, "text or json";
-    /// Levels, also for single targets.
+    /// Log level, and levels of single targets.
     log: String, "a level";
 }
 
 impl RawConfig {
-    /// Reads TOML.
+    /// Parses TOML. `origin` names its source in errors.
     ///
     /// # Errors
     ///
-    /// It is not TOML, has an unknown key, or a value of another type.
+    /// The text is not TOML, or has an unknown key or a value of another type.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
         toml::from_str(text).map_err(|error| {
             let origin = origin.to_owned();
@@ -184,7 +187,7 @@ impl RawConfig {
         })
     }
 
-    /// The old and the new name of a key that was renamed.
+    /// The old and the new name of this key, if it was renamed.
     #[must_use]
     pub fn renamed(key: &str) -> Option<(&'static str, &'static str)> {
         RENAMED.iter().find(|(old, _)| *old == key).copied()
@@ -194,7 +197,7 @@ impl RawConfig {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or see [`RawConfig::parse`].
+    /// The file cannot be read, or an error of [`RawConfig::parse`].
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;

@@ -15,7 +15,7 @@ fn defaults_listen_on_loopback_only() {
 }
 
 #[test]
-fn listening_beyond_loopback_has_to_be_said_twice() {
+fn listening_beyond_loopback_requires_allow_anonymous() {
     for listen in ["0.0.0.0:8080", "[::]:8080", "192.168.1.1:80"] {
         let text = format!("listen = '{listen}'");
         assert!(matches!(Config::new(raw(&text)), Err(ConfigError::Exposed { .. })), "{listen}");
@@ -37,7 +37,7 @@ fn the_environment_wins_over_the_file_key_by_key() {
     let merged = env.unwrap().or(raw("max_uploads = 3\nmax_connections = 5\nlog = 'debug'"));
     assert_eq!((merged.max_uploads, merged.max_connections), (Some(7), Some(5)));
     assert_eq!(merged.allow_anonymous, Some(true));
-    assert_eq!(merged.log.as_deref(), Some("debug"), "an empty variable says nothing");
+    assert_eq!(merged.log.as_deref(), Some("debug"), "an empty variable counts as not set");
 }
 
 #[test]
@@ -67,8 +67,8 @@ fn a_wrong_key_type_or_value_is_refused_and_named() {
 #[test]
 fn the_documented_file_has_every_key_at_its_default() {
     let text = include_str!("../../config/default.toml");
-    // Every key stands there as a comment with its default; without the marks it is a file like any
-    // other.
+    // The file has every key in a comment `#: key = default`. Without the marks `#: ` these lines
+    // are valid TOML.
     let settings: String =
         text.lines().filter_map(|line| line.strip_prefix("#: ")).map(|line| format!("{line}\n")).collect();
     let table: toml::Table = settings.parse().unwrap();
@@ -93,11 +93,11 @@ fn tls_needs_both_files_and_does_not_open_the_server() {
     }
     assert!(Config::new(raw("tls_cert = ''\ntls_key = ''")).unwrap().tls.is_none());
     let open = Config::new(raw(&format!("{both}\nlisten = '0.0.0.0:443'")));
-    assert!(matches!(open, Err(ConfigError::Exposed { .. })), "who may do what is not a matter of encryption");
+    assert!(matches!(open, Err(ConfigError::Exposed { .. })), "TLS does not replace authentication");
 }
 
 #[test]
-fn the_audit_log_is_nowhere_in_a_file_or_on_stdout() {
+fn audit_log_is_off_or_in_a_file_or_on_stdout() {
     let target = |text: &str| Config::new(raw(&format!("audit_log = '{text}'"))).unwrap().audit_log;
     assert_eq!(target(""), None);
     assert_eq!(target("stdout"), Some(Target::Stdout));

@@ -1,4 +1,4 @@
-//! Sizes, rates and durations as settings have them: `"8GiB"`, `"8MiB/s"`, `"30s"`.
+//! Sizes, rates and durations in settings: `"8GiB"`, `"8MiB/s"`, `"30s"`.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -23,11 +23,12 @@ pub struct Rate(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
-/// A text is not a size, a rate or a duration.
+/// The error for a text that is not a size, a rate or a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid number or unit")]
 pub struct UnitError;
 
+/// The expected values of [`Size`], [`Rate`] and [`Span`], for error messages.
 pub(super) const SIZE: &str = "a size like \"8GiB\", or a number of bytes";
 pub(super) const RATE: &str = "a rate like \"8MiB/s\", or a number of bytes per second";
 pub(super) const SPAN: &str = "a duration with its unit, like \"30s\"";
@@ -37,8 +38,8 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let text = text.trim();
-        // Plain numbers first: a number with a unit passes through a float, which is not exact
-        // above 2^53.
+        // Try a plain number first: `ByteSize` parses numbers as floats, which are not exact above
+        // 2^53.
         let bytes = text.parse().ok().or_else(|| text.parse::<ByteSize>().ok().map(|size| size.as_u64()));
         bytes.map(Self).ok_or(UnitError)
     }
@@ -68,7 +69,7 @@ impl Display for Span {
     }
 }
 
-/// Reads a text or a number, which is one text for [`FromStr`].
+/// Deserializes a text or a number. The text of both is parsed with [`FromStr`].
 struct Visitor<T> {
     expected: &'static str,
     parse: fn(&str) -> Result<T, UnitError>,
@@ -108,12 +109,12 @@ deserialize!(Size, SIZE);
 deserialize!(Rate, RATE);
 deserialize!(Span, SPAN);
 
-/// A size that must be at least 1 byte.
+/// The value of a key, or its default: a size that must be at least 1 byte.
 pub(super) fn size(key: &'static str, value: Option<Size>, default: u64) -> Result<u64, ConfigError> {
     not_zero(key, value.map_or(default, |size| size.0), "must be at least 1 byte")
 }
 
-/// A rate that must be at least 1 byte per second.
+/// The value of a key, or its default: a rate that must be at least 1 byte per second.
 pub(super) fn rate(key: &'static str, value: Option<Rate>, default: u64) -> Result<u64, ConfigError> {
     not_zero(key, value.map_or(default, |rate| rate.0), "must be at least 1 byte per second")
 }
@@ -125,7 +126,7 @@ fn not_zero(key: &'static str, value: u64, reason: &str) -> Result<u64, ConfigEr
     Err(ConfigError::Value { key, value: "0".to_owned(), reason: reason.to_owned() })
 }
 
-/// A duration that must be longer than 0.
+/// The value of a key, or its default: a duration that must be longer than 0.
 pub(super) fn span(key: &'static str, value: Option<Span>, default_secs: u64) -> Result<Duration, ConfigError> {
     let span = value.map_or(Duration::from_secs(default_secs), |span| span.0);
     if !span.is_zero() {

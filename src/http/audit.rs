@@ -1,9 +1,12 @@
-//! The audit log: one line of JSON per audited request: who did what, and the result.
+//! The audit log: one line of JSON per audited request, with the token, the action and the result.
 //!
-//! A line is written when the response was sent, or its client has disconnected, so that it has the
-//! bytes received and sent. It has no query string, no header except the request's id, and of the
-//! path only hashes: there is no field that could contain a token or a signature.
-//! `docs/monitoring.md` lists the fields; names never change their meaning.
+//! A line is appended when the response has ended or its client has disconnected, because it
+//! contains the numbers of bytes received and sent. A line has no query string, and of the path
+//! only hashes. Of the headers it has only the request id and the address that a trusted proxy
+//! reports. So no field can contain a token or a signature. `docs/monitoring.md` lists the fields.
+//! A field never changes its meaning.
+//!
+//! A crash loses the lines of requests that have not ended.
 
 mod refusals;
 mod tallied;
@@ -35,28 +38,28 @@ use crate::runtime::clock::Timestamp;
 use crate::runtime::journal::Journal;
 use crate::service::access::Token;
 
-/// Routes that are asked every few seconds by machines which find out whether this one lives. Never
-/// in the audit log.
-const SIGNS_OF_LIFE: [&str; 2] = ["/healthz", "/readyz"];
+/// Routes of health probes, which are requested every few seconds. Never in the audit log.
+const HEALTH_PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The audit log.
 #[derive(Clone, Debug)]
 pub struct Audit {
-    /// Where the lines go.
+    /// Writes the lines.
     pub journal: Journal,
-    /// Which requests get one.
+    /// Which requests get a line.
     pub scope: AuditScope,
-    /// What was refused lately, by address.
+    /// Counts recent refusals by address.
     pub refusals: Arc<Refusals>,
 }
 
 impl Audit {
-    /// Hands over a line for what was summed up of refusals until now. To be called before the
+    /// Appends the sums of the refusals that have no lines of their own. To be called before the
     /// journal is closed.
     pub fn finish(&self) {
         self.append_sums(true);
     }
 
+    /// Appends the sums whose minute is over, or all sums at the end.
     fn append_sums(&self, is_end: bool) {
         for sum in self.refusals.take_sums(is_end) {
             let line = AuditLine {
@@ -74,107 +77,114 @@ impl Audit {
 /// Which requests are in the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditScope {
-    /// What changes something or tries to, and whatever is refused with a 401 or 403.
+    /// Requests to routes that change something, and all requests that are refused with 401 or 403.
     Writes,
-    /// All except health probes.
+    /// All requests except health probes.
     All,
 }
 
-/// One line. What is `None` is not in it.
+/// One line. Fields that are `None` are left out.
 #[derive(Debug, Default, Serialize)]
 pub struct AuditLine<'a> {
-    /// When the request came, in RFC 3339.
+    /// When the request arrived, in RFC 3339.
     pub time: String,
-    /// The id that the response has, too.
+    /// The request id, which is also in the response.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub id: &'a str,
-    /// Method and pattern of the route, as in docs/http-api.md; for a command its words.
+    /// Method and route pattern as in docs/http-api.md. For a command, its name, such as `zorb
+    /// token issue`.
     pub action: &'a str,
-    /// The hash that the path names.
+    /// The hash in the path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<&'a str>,
     /// The repository of the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repo: Option<String>,
-    /// Whom the token was given to.
+    /// The holder of the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// What the token allows.
+    /// The scope of the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
     /// The id of the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// The id of the refresh token that made it.
+    /// The id of the refresh token that was exchanged for the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// The other end of the connection.
+    /// The address of the other end of the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Whom a trusted proxy has sent it for.
+    /// The address of the client, as a trusted proxy reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// Status of the response; 499 if the client disconnected before it.
+    /// Status of the response; 499 if the client disconnected before the response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Code of the problem.
+    /// The error code of the response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
-    /// Why a token, a URL or a grant was refused; its holder is not told.
+    /// Why a token, a URL or a grant was refused. The client does not see it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
-    /// Refusals of this address within the minute from `time` that have no lines of their own.
+    /// In a line for a sum: the number of refusals from this address within the minute from `time`
+    /// that have no lines of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Bytes of the request's body that were read.
+    /// Bytes of the request body that were read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<u64>,
-    /// Bytes of the response body that were written to the connection.
+    /// Bytes of the response body that were passed to the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent: Option<u64>,
-    /// The response body was not sent completely.
+    /// Whether the response body was not passed to the connection completely.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
-    /// Milliseconds from the request's head to the end of the response.
+    /// Milliseconds from the end of the request head until the whole response was passed to the
+    /// connection, or the request was aborted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub elapsed_ms: Option<u64>,
 }
 
 impl AuditLine<'_> {
-    /// This moment in RFC 3339, in UTC, with milliseconds.
+    /// Formats a time as in RFC 3339, in UTC, with milliseconds.
     #[must_use]
     pub fn time(now: Timestamp) -> String {
         humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(now.as_millis())).to_string()
     }
 
-    /// The line, without its end. JSON escapes every control character in it.
+    /// The text of the line, without a line break. It has no control characters, because JSON
+    /// escapes them.
     #[must_use]
     pub fn render(&self) -> String {
         serde_json::to_string(self).expect("its keys are strings and its numbers finite")
     }
 }
 
-/// What those who handle a request know of it and the audit log wants to know.
+/// What the handler of a request reports to the audit log.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AuditContext(Arc<Found>);
+pub(super) struct AuditContext(Arc<Reported>);
 
+/// The contents of an [`AuditContext`].
 #[derive(Debug, Default)]
-struct Found {
+struct Reported {
     token: OnceLock<Token>,
+    /// The error code of a failure after the head of the response was sent.
     late_code: OnceLock<&'static str>,
+    /// Bytes of the request body so far.
     received_len: AtomicU64,
 }
 
 impl AuditContext {
-    /// Whose token it is.
-    pub(super) fn belongs_to(&self, token: &Token) {
-        // A request has one token.
+    /// Sets the token of the request.
+    pub(super) fn set_token(&self, token: &Token) {
+        // `set` fails only for a second token, and a request has only one.
         let _ = self.0.token.set(token.clone());
     }
 
-    /// The request failed after the head of a successful response was sent.
+    /// Reports that the request failed after the head of a successful response was sent.
     pub(super) fn failed_late(&self, code: &'static str) {
-        // The first failure is the one that counts.
+        // Only the first failure is recorded.
         let _ = self.0.late_code.set(code);
     }
 }
@@ -183,29 +193,33 @@ impl<S: Sync> FromRequestParts<S> for AuditContext {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        // Without an audit log there is none, and this one is never written.
+        // Without an audit log, a request has no context. The default gets the reports instead, and
+        // is never read.
         Ok(parts.extensions.get().cloned().unwrap_or_default())
     }
 }
 
-/// A route, as far as the audit log has to know it.
+/// What the audit log needs to know of a route.
 #[derive(Debug)]
 pub(super) struct AuditedRoute<'a> {
     pub(super) method: &'static str,
-    /// The first is its name.
+    /// The patterns of the route. The first one is its name in the log.
     pub(super) paths: &'a [&'static str],
+    /// Whether requests to the route change something.
     pub(super) changes: bool,
 }
 
-/// What every route is, by method and pattern.
+/// All routes, for finding the name of a route in the log.
 #[derive(Debug)]
 pub(super) struct Catalog {
+    /// By method and pattern, as in `GET /v1/x`.
     actions: HashMap<String, Action>,
 }
 
+/// A route, as the log names it.
 #[derive(Clone, Debug)]
 struct Action {
-    /// Pattern of the route's first path.
+    /// The first pattern of the route, which is its name.
     path: &'static str,
     changes: bool,
 }
@@ -223,12 +237,14 @@ impl Catalog {
     }
 
     fn find(&self, method: &Method, pattern: &str) -> Option<&Action> {
+        // A route for GET serves HEAD, too.
         let of = |method: &str| self.actions.get(&format!("{method} {pattern}"));
         of(method.as_str()).or_else(|| if *method == Method::HEAD { of("GET") } else { None })
     }
 }
 
-/// Writes a line when the request is over, where it is to have one.
+/// The middleware of the audit log: serves the request, and appends its line when the response has
+/// ended. [`AuditScope`] decides which requests get a line.
 pub(super) async fn note(
     State((state, audit, catalog)): State<(AppState, Audit, Arc<Catalog>)>,
     mut request: Request,
@@ -236,16 +252,17 @@ pub(super) async fn note(
 ) -> Response {
     let pattern = request.extensions().get::<MatchedPath>().cloned();
     let pattern = pattern.as_ref().map_or("", MatchedPath::as_str);
+    // There is no timer: each request appends the sums that are due.
     audit.append_sums(false);
-    if SIGNS_OF_LIFE.contains(&pattern) {
+    if HEALTH_PROBES.contains(&pattern) {
         return next.run(request).await;
     }
     let action = catalog.find(request.method(), pattern);
     let context = AuditContext::default();
     let peer = request.extensions().get::<PeerAddr>().map(|peer| peer.0);
-    let client = peer.and_then(|peer| state.address.client(peer.ip(), request.headers()));
+    let client = peer.and_then(|peer| state.shared.address.client(peer.ip(), request.headers()));
     let mut entry = Entry {
-        time: state.clock.now(),
+        time: state.shared.clock.now(),
         begin: Instant::now(),
         id: request.extensions().get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default(),
         action: action.map_or_else(|| "(none)".to_owned(), |action| format!("{} {}", request.method(), action.path)),
@@ -281,18 +298,20 @@ pub(super) async fn note(
     response.map(|body| Body::new(Tallied { body, tell: move |piece| entry.tell(piece) }))
 }
 
-/// Length of a body, where it is known before it is sent.
+/// Length of a body, if it is known before the body is sent.
 fn body_len(headers: &HeaderMap, body: &Body) -> Option<u64> {
     let exact = HttpBody::size_hint(body).exact();
     exact.or_else(|| headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok())
 }
 
-/// The last segment of a path that has the form of a hash.
+/// The last segment of a path that is a hash. No other segment gets into the log, because it might
+/// be a secret.
 fn hash_in(path: &str) -> Option<String> {
     path.rsplit('/').find(|segment| segment.parse::<XorbHash>().is_ok()).map(str::to_ascii_lowercase)
 }
 
-/// A request that will get its line when this is dropped, if it is to have one.
+/// A request that is being served. Dropping it appends its line, if it gets one. So a request whose
+/// client disconnects gets its line, too.
 struct Entry {
     time: Timestamp,
     begin: Instant,
@@ -301,20 +320,20 @@ struct Entry {
     resource: Option<String>,
     peer: Option<String>,
     client: Option<String>,
-    /// Who is refused where it is.
+    /// The client's address, for counting refusals.
     address: Option<IpAddr>,
     context: AuditContext,
     status: u16,
     outcome: Option<Outcome>,
     sent_len: u64,
-    /// Length of the whole response; `None` until it is known.
+    /// Length of the complete response body; `None` until it is known.
     expected_len: Option<u64>,
-    /// `None` where there is to be no line.
+    /// `None` if the request gets no line.
     audit: Option<Audit>,
 }
 
 impl Entry {
-    /// A piece of the response was sent, or its end was reached.
+    /// Counts a piece of the response body, or with `None` its end.
     fn tell(&mut self, piece: Option<u64>) {
         match piece {
             Some(len) => self.sent_len += len,
@@ -326,11 +345,12 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         let Some(audit) = &self.audit else { return };
+        // Beyond a number per minute, refusals are only counted.
         if matches!(self.status, 401 | 403) && !audit.refusals.count(self.address, self.time) {
             return;
         }
-        let found = &self.context.0;
-        let token = found.token.get();
+        let reported = &self.context.0;
+        let token = reported.token.get();
         let claims = token.map(|token| &token.claims);
         let line = AuditLine {
             time: AuditLine::time(self.time),
@@ -345,9 +365,9 @@ impl Drop for Entry {
             peer: self.peer.take(),
             client: self.client.take(),
             status: Some(self.status),
-            code: self.outcome.map(|outcome| outcome.code).or_else(|| found.late_code.get().copied()),
+            code: self.outcome.map(|outcome| outcome.code).or_else(|| reported.late_code.get().copied()),
             reason: self.outcome.and_then(|outcome| outcome.reason),
-            received: Some(found.received_len.load(Ordering::Relaxed)),
+            received: Some(reported.received_len.load(Ordering::Relaxed)),
             sent: Some(self.sent_len),
             count: None,
             is_cut: self.expected_len != Some(self.sent_len),
@@ -362,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_no_place_for_what_would_break_it_or_leak() {
+    fn a_line_has_no_control_characters_and_no_secrets() {
         let line = AuditLine { action: "a\n\u{1b}[31m\u{0}\"", id: "x", ..AuditLine::default() }.render();
         assert!(!line.contains(char::is_control), "{line}");
         assert_eq!(hash_in("/v1/xorb-commits/default/zorb_secret/grant/AQ"), None);

@@ -1,8 +1,9 @@
-//! Who is asking, and whether they may: decided for every route before its handler sees the
-//! request, and before a path, a query or a body is looked at.
+//! Authentication and authorization. The token and its scope are checked before path, query or body
+//! are parsed. Handlers and the service check later what the repository of the token may read.
 //!
-//! The rules (spec 6): no valid token is a 401, one whose scope is too small a 403. What a token's
-//! repository may not read is not there: a 404 like any other, given by the service.
+//! The server responds with 401 to a request without a valid token, and with 403 to a token whose
+//! scope does not include the request (spec 6). For data that the repository of a token may not
+//! read, it responds with 404, as for missing data.
 
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -16,16 +17,16 @@ use super::audit::AuditContext;
 use super::error::{Code, Problem};
 use crate::service::access::{Claims, Refused, RepoScope, Scope, Token, check_token};
 
-/// Whether tokens are asked for.
+/// Whether requests need tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
-    /// Every client may do everything.
+    /// Every client has all permissions.
     Off,
-    /// Every request except health probes needs a token.
+    /// Every request needs a token, except on open routes such as those of health probes.
     Tokens,
 }
 
-/// The token claims of the caller.
+/// The claims of the request's token.
 #[derive(Clone, Debug)]
 pub(super) struct Caller(pub(super) Claims);
 
@@ -33,8 +34,8 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        // Present on every route behind `guard`; a route without it is a bug, and must reject every
-        // request.
+        // `guard` inserts the caller. A handler that takes a caller on a route without `guard` is a
+        // bug, so it rejects every request.
         parts.extensions.get::<Self>().cloned().ok_or_else(|| {
             tracing::error!("a route that needs the caller is not guarded");
             Problem::new(Code::Internal, "This route has no authentication guard; report this as a bug.")
@@ -42,18 +43,18 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// Lets through who may do what takes this scope.
+/// The middleware that authenticates: passes a request on if its token includes the scope `needed`.
 pub(super) async fn guard(
     State((state, needed)): State<(AppState, Scope)>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    let claims = match state.auth {
+    let claims = match state.shared.auth {
         Auth::Off => Claims::UNRESTRICTED,
         Auth::Tokens => {
             let token = check(&state, request.headers()).await?;
             if let Some(context) = request.extensions().get::<AuditContext>() {
-                context.belongs_to(&token);
+                context.set_token(&token);
             }
             let span = tracing::Span::current();
             span.record("token", tracing::field::display(token.id));
@@ -73,14 +74,14 @@ pub(super) async fn guard(
     Ok(next.run(request).await)
 }
 
-/// The token of a request.
+/// Checks the token of a request.
 async fn check(state: &AppState, headers: &HeaderMap) -> Result<Token, Problem> {
     let token = bearer_of(headers).map_err(|detail| Problem::new(Code::Unauthorized, detail))?;
-    let now = state.clock.now().as_secs();
-    state.keys.check(|ring| check_token(ring, token, now)).await.map_err(invalid_token)
+    let now = state.shared.clock.now().as_secs();
+    state.shared.keys.check(|ring| check_token(ring, token, now)).await.map_err(invalid_token)
 }
 
-/// A token was refused. Its holder is not told why.
+/// The response to an invalid token. It does not say why the token is invalid.
 pub(super) fn invalid_token(refused: Refused) -> Problem {
     tracing::debug!(reason = refused.reason().name(), "token rejected");
     Problem::new(Code::Unauthorized, "The token is invalid, expired or revoked; get a new one.").because(refused)
@@ -89,10 +90,8 @@ pub(super) fn invalid_token(refused: Refused) -> Problem {
 /// The text of a request's token, or what is wrong with its header.
 pub(super) fn bearer_of(headers: &HeaderMap) -> Result<&str, &'static str> {
     let header = headers.get(AUTHORIZATION);
-    let header = header.ok_or(
-        "This request requires a token: send Authorization: Bearer with a token from `zorb \
-        token issue`.",
-    )?;
+    let header = header
+        .ok_or("This request requires a token: send Authorization: Bearer with a token from `zorb token issue`.")?;
     bearer(header).ok_or("The Authorization header is not `Bearer TOKEN`.")
 }
 
@@ -104,9 +103,9 @@ fn bearer(header: &HeaderValue) -> Option<&str> {
 }
 
 impl Caller {
-    /// Whether this caller may read every xorb. A xorb mixes chunks of many files, so a caller
-    /// bound to a repository cannot read whole xorbs: only ranges, by the URLs of files that it may
-    /// read (spec 6.2, rule 2).
+    /// Whether this caller may read every xorb. A xorb mixes chunks of many files. So a caller
+    /// whose token is for one repository may not read whole xorbs. It gets signed URLs for the
+    /// ranges of the files that it may read (spec 6.2, rule 2).
     pub(super) fn sees_all(&self) -> bool {
         self.0.repo == RepoScope::All
     }

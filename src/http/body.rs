@@ -1,4 +1,4 @@
-//! Request bodies that have to make progress.
+//! Request bodies with a minimum pace: a client that sends too slowly is cut off.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,35 +15,41 @@ use super::conn_state::Receiving;
 use super::sending::RequestContext;
 use super::{AppState, Pace};
 use crate::runtime::metrics::Metrics;
-use crate::service::{BodyError, Cas, UploadError};
+use crate::service::{BodyError, Server, UploadError};
 
-/// A body as a stream of pieces that ends in [`BodyError::Stalled`] when the client is too slow.
+/// A body as a stream of pieces. It ends with [`BodyError::Stalled`] if the client is too slow.
 ///
-/// Only the time that is spent waiting for the client counts: a server that is busy does not blame
-/// the client.
+/// One wait for the client may last [`Pace::idle`]. All waits together may last `idle`, plus the
+/// time in which the bytes so far would arrive at the minimum rate. Only the time in which the
+/// server waits for the client counts. So a busy server does not cut off its clients.
 pub(super) struct PacedBody {
     body: BodyDataStream,
     pace: Pace,
     metrics: Arc<Metrics>,
+    /// Bytes received so far.
     received_len: u64,
+    /// Total of the completed waits for the client.
     waited: Duration,
+    /// The current wait for the client.
     wait: Option<Wait>,
-    /// Who sends it and to whom, until its first piece is asked for: only then it counts among
-    /// those that arrive.
-    undecided: Option<(RequestContext, Cas)>,
-    /// How it is read, from its first piece on, where that was to be decided.
+    /// For an upload, what [`RequestContext::receive`] needs, until the first piece is polled. Only
+    /// from then on the upload counts among those under way.
+    undecided: Option<(RequestContext, Arc<Server>)>,
+    /// For an upload, from its first piece on: how the socket is read.
     gate: Option<Receiving>,
-    /// The last piece, held while the read buffer should shrink: hyper reuses its buffer only if no
-    /// piece of it is held.
-    kept: Option<Bytes>,
+    /// The last piece, near the end of a body with large reads. Holding it makes hyper allocate a
+    /// new, smaller buffer, because hyper reuses a buffer only if no piece of it is held.
+    held_piece: Option<Bytes>,
 }
 
-/// The client is being waited for.
+/// A wait for the client to send.
 struct Wait {
     since: Instant,
-    /// What had been lost with waiting for permits before.
+    /// [`PacedBody::lost`] when this wait began.
     lost: Duration,
+    /// Maximum length of this wait.
     patience: Duration,
+    /// When the wait is too long. Postponed by the time that received bytes wait for permits.
     deadline: Pin<Box<Sleep>>,
 }
 
@@ -51,23 +57,24 @@ impl PacedBody {
     pub(super) fn new(body: Body, state: &AppState) -> Self {
         Self {
             body: body.into_data_stream(),
-            pace: state.pace,
-            metrics: Arc::clone(&state.metrics),
+            pace: state.shared.pace,
+            metrics: Arc::clone(&state.shared.metrics),
             received_len: 0,
             waited: Duration::ZERO,
             wait: None,
             undecided: None,
             gate: None,
-            kept: None,
+            held_piece: None,
         }
     }
 
-    /// The same, read in permits if many arrive when it begins to, and amply if not.
+    /// The body of an upload. It is read with permits if many uploads are under way when its first
+    /// piece is polled.
     pub(super) fn of_upload(body: Body, state: &AppState, sender: RequestContext) -> Self {
-        Self { undecided: Some((sender, state.cas.clone())), ..Self::new(body, state) }
+        Self { undecided: Some((sender, state.server.clone())), ..Self::new(body, state) }
     }
 
-    /// All of it, where that is no more than so many bytes.
+    /// Receives the whole body. Fails if it has more than `max_len` bytes.
     pub(super) async fn collect(mut self, max_len: u64) -> Result<Bytes, UploadError> {
         let mut bytes = BytesMut::new();
         while let Some(piece) = self.next().await {
@@ -80,14 +87,14 @@ impl PacedBody {
         Ok(bytes.freeze())
     }
 
-    /// How much longer the client may take until its next piece.
+    /// How long the client may take until its next piece.
     fn patience(&self) -> Duration {
         let earned = Duration::from_secs(self.received_len / self.pace.min_bytes_per_sec.max(1));
         let left = (self.pace.idle + earned).saturating_sub(self.waited);
         left.min(self.pace.idle)
     }
 
-    /// For how long what has arrived has waited for its permits.
+    /// Total time that received bytes have waited for permits. The client is not to blame for it.
     fn lost(&self) -> Duration {
         self.gate.as_ref().map_or(Duration::ZERO, Receiving::lost)
     }
@@ -97,10 +104,11 @@ impl Stream for PacedBody {
     type Item = Result<Bytes, BodyError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some((sender, cas)) = self.undecided.take() {
-            self.gate = Some(sender.receive(&cas));
+        if let Some((sender, server)) = self.undecided.take() {
+            self.gate = Some(sender.receive(&server));
         }
         let left = HttpBody::size_hint(&self.body).exact();
+        // Whether these are the last bytes of a body with large reads.
         let is_tapering = self.gate.as_ref().is_some_and(|gate| gate.expect(left));
         if let Poll::Ready(piece) = self.body.poll_next_unpin(context) {
             if let Some(wait) = self.wait.take() {
@@ -109,7 +117,7 @@ impl Stream for PacedBody {
             }
             return Poll::Ready(piece.map(|piece| {
                 let piece = piece.map_err(|error| BodyError::Aborted(error.into_inner()))?;
-                self.kept = is_tapering.then(|| piece.clone());
+                self.held_piece = is_tapering.then(|| piece.clone());
                 self.received_len += piece.len() as u64;
                 self.metrics.received_bytes.inc_by(piece.len() as u64);
                 Ok(piece)
@@ -122,6 +130,7 @@ impl Stream for PacedBody {
         let lost = self.lost();
         if let Some(wait) = &mut self.wait {
             ready!(wait.deadline.as_mut().poll(context));
+            // The timer has fired, but bytes may have waited for permits meanwhile.
             let deadline = wait.since + wait.patience + lost.saturating_sub(wait.lost);
             if deadline > Instant::now() {
                 wait.deadline.as_mut().reset(deadline);
@@ -156,7 +165,7 @@ mod tests {
 
     const STALL: Duration = Duration::from_secs(10);
 
-    /// A body of which nothing has come.
+    /// A body whose client sends nothing.
     fn silent(gate: Option<Receiving>) -> PacedBody {
         PacedBody {
             body: Body::from_stream(pending::<Result<Bytes, std::io::Error>>()).into_data_stream(),
@@ -167,12 +176,12 @@ mod tests {
             wait: None,
             undecided: None,
             gate,
-            kept: None,
+            held_piece: None,
         }
     }
 
     #[tokio::test]
-    async fn a_client_whose_bytes_wait_for_their_turn_is_not_blamed() {
+    async fn waits_of_received_bytes_for_permits_do_not_count() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (conn, gate) = (Arc::new(ConnState::default()), FairGate::unbounded(1));
@@ -187,17 +196,17 @@ mod tests {
         assert!(body.next().now_or_never().is_none() && blamed.next().now_or_never().is_none());
         assert!(socket.read(&mut [0; 4]).now_or_never().is_none());
         advance(STALL * 5).await;
-        assert!(body.next().now_or_never().is_none(), "it was the server that let it wait");
+        assert!(body.next().now_or_never().is_none(), "the server let the bytes wait");
         assert!(matches!(blamed.next().await, Some(Err(BodyError::Stalled))));
         drop(other);
         assert_eq!(socket.read(&mut [0; 4]).await.unwrap(), 3);
-        // From now on it is the client again.
+        // From now on the server waits for the client again.
         let begin = Instant::now();
         assert!(matches!(body.next().await, Some(Err(BodyError::Stalled))));
         assert!((STALL / 2..STALL + STALL / 100).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     }
 
-    /// A socket, and how many bytes the last read of it could have taken, and the longest one.
+    /// A socket that records the buffer sizes of reads: that of the last read, and the largest.
     struct Offered(PacedStream<DuplexStream>, Arc<[AtomicUsize; 2]>);
 
     impl AsyncRead for Offered {
@@ -226,7 +235,7 @@ mod tests {
         }
     }
 
-    /// It waits for the next request with little memory.
+    /// A connection that waits for its next request must need little memory.
     #[tokio::test]
     async fn connection_shrinks_its_buffer_after_a_large_body() {
         let (socket, mut client) = duplex(1 << 20);

@@ -1,4 +1,5 @@
-//! What a client needs that edits a file in the middle (spec 5.9).
+//! The route for a client that changes some bytes of a stored file (spec 5.9). With its response,
+//! the client computes the hash of the changed file without reading the whole file.
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -18,11 +19,12 @@ use crate::format::{ByteRange, FileHash, RangeHash};
 use crate::service::ResponseBudget;
 use crate::wire::{HashText, SubtreeJson, Text, WindowJson};
 
-/// The header with the bytes that will change. Not `Range`, which would select a part of this
-/// response.
+/// The header that lists the bytes that will change. It is not `Range`, because `Range` selects a
+/// part of the response.
 const HEADER: &str = "x-range-dirty";
 
-/// `GET /v2/file-chunk-hashes/{file}`: which parts to chunk anew, and a summary of the rest.
+/// `GET /v2/file-chunk-hashes/{file}`: the parts of the file that the client must cut into chunks
+/// again, and hashes that sum up the rest.
 pub(super) async fn find(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -31,14 +33,16 @@ pub(super) async fn find(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let changes = changes(&headers)?;
-    // Held until the response is built: it may have 60 MB, for a file of a million terms.
-    let permit = state.cas.walk_permit(tenant).await?;
-    let windows = state.cas.chunk_windows(&permit, &claims, file, &changes).await?;
+    // Held until the response is built, because a response may have 60 MB: for a file of a million
+    // terms.
+    let permit = state.server.walk_permit(tenant).await?;
+    let windows = state.server.chunk_windows(&permit, &claims, file, &changes).await?;
     let node_count: usize = windows.gaps.iter().flatten().map(|gap| gap.nodes().count()).sum();
     let item_count = node_count + windows.gap_verification.len();
     json(&state, item_count, ResponseBudget::default(), || ChunkHashesJson::from(windows)).await
 }
 
+/// The bytes that will change, from the header.
 fn changes(headers: &HeaderMap) -> Result<Vec<ByteRange>, Problem> {
     let mut fields = headers.get_all(HEADER).iter();
     let text = match (fields.next(), fields.next()) {
@@ -52,7 +56,7 @@ fn changes(headers: &HeaderMap) -> Result<Vec<ByteRange>, Problem> {
     })
 }
 
-/// The response, as clients read it.
+/// The JSON of the response.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChunkHashesJson {

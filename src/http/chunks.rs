@@ -1,4 +1,4 @@
-//! The question whether a chunk is there already (spec 5.7), and the sink for telemetry (spec 5.8).
+//! The route for dedup queries (spec 5.7), and one that accepts telemetry (spec 5.8).
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -11,26 +11,27 @@ use super::extract::HashPath;
 use super::render::budgeted;
 use crate::format::ChunkHash;
 
-/// `GET /v1/chunks/{prefix}/{hash}`: a shard with the place of the chunk. Every failure is a 404:
-/// clients abort the whole upload on a malformed shard, and wait for minutes on a 5xx.
+/// `GET /v1/chunks/{prefix}/{hash}`: a shard that lists a xorb with the chunk. The response to
+/// every failure is a 404, because a client retries a 5xx for minutes. With a 404 it uploads the
+/// chunk.
 pub(super) async fn find(
     State(state): State<AppState>,
     Caller(claims): Caller,
     HashPath(chunk): HashPath<ChunkHash>,
 ) -> Result<Response, Problem> {
     let not_found = || Problem::new(Code::NotFound, "Chunk not found.");
-    let found = state.cas.dedup_response(&claims, chunk).await.inspect_err(|error| {
+    let found = state.server.dedup_response(&claims, chunk).await.inspect_err(|error| {
         tracing::warn!(%error, "chunk lookup failed");
     });
     let shard = found.ok().flatten().ok_or_else(not_found)?;
-    let budget = state.cas.dedup_budget(shard.len()).await;
+    let budget = state.server.dedup_budget(shard.len()).await;
     let budget = budget
         .inspect_err(|_| tracing::debug!("response budget exhausted for a chunk query"))
         .map_err(|_| not_found())?;
     budgeted(&state, budget, shard, "application/octet-stream").await
 }
 
-/// `POST /v1/telemetry`: counted like every request, and dropped.
+/// `POST /v1/telemetry`: accepts the request of a client and ignores its body.
 pub(super) async fn telemetry() -> StatusCode {
     StatusCode::OK
 }

@@ -1,67 +1,68 @@
-//! The codes of failures, and the status of each.
+//! The error codes of responses, and the HTTP status of each.
 
 use axum::http::StatusCode;
 
-/// The failures that a client can tell apart. Names never change their meaning.
+/// The failures that a client can distinguish. A code never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// The hash in the path is not 64 hex digits.
     InvalidHash,
-    /// A `range` or `format` parameter, or a `Range` or `X-Range-Dirty` header, is not of its form.
+    /// A `range` or `format` parameter, or a `Range` or `X-Range-Dirty` header, is malformed, or no
+    /// range of `X-Range-Dirty` begins within the file.
     InvalidRange,
-    /// The body is no xorb, from byte `offset` on.
+    /// The body is not a xorb; `offset` is where it becomes invalid.
     MalformedXorb,
     /// A chunk or footer has an unknown version.
     UnsupportedVersion,
     /// A chunk has an unknown compression scheme.
     UnsupportedCompression,
-    /// The body is no shard, from byte `offset` on.
+    /// The body is not a shard; `offset` is where it becomes invalid.
     MalformedShard,
-    /// A shard names a xorb that is not there.
+    /// A shard names a xorb that is not stored.
     MissingXorb,
-    /// A shard says of a xorb, or of a term, what is not so.
+    /// A shard makes a wrong statement about a xorb or a term.
     ShardMismatch,
-    /// A shard does not prove that its client knows the chunks of a term.
+    /// A shard does not prove that its client knows the contents of a term's chunks.
     NoProof,
-    /// The terms of a shard make another file.
+    /// The terms of a shard hash to another file.
     FileHashMismatch,
-    /// The file is known with another sha256.
+    /// The file is registered with another sha256.
     Sha256Conflict,
-    /// The body or the query of a request is not of its form.
+    /// The body or the query of a request is malformed.
     InvalidRequest,
     /// Plain HTTP was sent to a port that speaks TLS.
     HttpsRequired,
     /// There is no valid token.
     Unauthorized,
-    /// The request is not allowed.
+    /// The token does not permit the request.
     Forbidden,
     /// The body is the xorb `actual`, not `claimed`.
     HashMismatch,
-    /// The body is not the one that the grant is for.
+    /// The body is not the xorb for which the grant was issued.
     GrantMismatch,
-    /// The body, or what it decompresses to, is beyond the limit.
+    /// The body, or its decompressed data, exceeds a limit.
     TooLarge,
-    /// The xorb has more chunks than a xorb may have.
+    /// The xorb has more chunks than the limit.
     TooManyChunks,
     /// The body ended within a chunk, or the connection within the body.
     IncompleteBody,
-    /// The body makes no progress.
+    /// The client sent the body too slowly.
     BodyTimeout,
     /// The tenant is over its share while other tenants wait; retry.
     TooManyRequests,
-    /// There would be more than the quota of the repository, or of its owner, allows.
+    /// The registration would exceed the quota of the repository or of its owner.
     QuotaExceeded,
-    /// There is nothing in the range.
+    /// The resource has no bytes or chunks in the range.
     RangeNotSatisfiable,
     /// A condition of the request does not hold.
     PreconditionFailed,
-    /// There is no such thing, or no such route.
+    /// The resource or the route does not exist.
     NotFound,
-    /// Too much is under way, or in the way; try again.
+    /// The server is overloaded, or the resource is being changed; retry.
     Overloaded,
-    /// The request took longer than a request may; try again.
+    /// The request exceeded its time limit; retry.
     Deadline,
-    /// The machine cannot do it for now.
+    /// The machine of the server fails temporarily, for example its disk.
     Unavailable,
     /// The server is not ready to serve.
     NotReady,
@@ -69,12 +70,12 @@ pub enum Code {
     OutOfSpace,
     /// The stored bytes of a xorb are damaged.
     XorbDamaged,
-    /// Something is broken here.
+    /// A bug or a fault of the server.
     Internal,
 }
 
 impl Code {
-    /// Every code there is.
+    /// Every code.
     pub const ALL: &[Self] = &[
         Self::InvalidHash,
         Self::InvalidRange,
@@ -111,7 +112,7 @@ impl Code {
         Self::Internal,
     ];
 
-    /// Its name in the response.
+    /// The name of the code in a response.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -178,13 +179,13 @@ impl Code {
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-            // Final for stock clients, unlike 507, and unlike 403 it does not suggest a problem
-            // with the token.
+            // An exceeded quota has a 413, too. Xet clients would retry a 507, and a 403 would
+            // suggest a problem with the token.
             Self::TooLarge | Self::QuotaExceeded => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
-            // Only 501 would stop a stock client at once, but it means other things on other routes
-            // (spec 5.1, 5.6). A 500 stops it after five attempts, and an upload of the xorb
-            // repairs it.
+            // A 500 for a damaged xorb makes Xet clients give up after five retries. Of the 5xx
+            // only a 501 would stop them at once, but it has other meanings on other routes
+            // (spec 5.1, 5.6).
             Self::XorbDamaged | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Overloaded | Self::Deadline | Self::Unavailable | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             Self::OutOfSpace => StatusCode::INSUFFICIENT_STORAGE,

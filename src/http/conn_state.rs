@@ -1,19 +1,27 @@
-//! The socket under a connection, and the state that only the socket knows:
+//! The socket of a connection, and the state that the socket shares with the handlers of its
+//! requests.
 //!
-//! * *The client reads too slowly.* Only the time that the server waits for the client counts, as
-//!   with request bodies: `stall` of grace, plus the time that the received bytes of this response
-//!   are worth at the minimum rate. The kernel's send buffer takes its bytes at once in any case.
-//! * *Others wait for the budget of its response.* Then the slowest responses are cut at once
-//!   ([`Transfer`]).
-//! * *A piece was sent.* Its permit ([`Permit`]) is released when the kernel has all of it. While
-//!   the kernel takes no more because the client is slow, the permit is returned: permits are for
-//!   work of this machine and never wait for a client. The rest of the piece is sent with a new
-//!   permit, because a hundred clients that read a little at the same time are as much work as a
-//!   hundred requests.
-//! * *The socket is readable.* Bodies of uploads are read with permits ([`receive_gate`]), which
-//!   are acquired then and not before.
-//! * *No request has begun* when the server stops: then the connection is closed, even within a
-//!   request head.
+//! A handler sends a long response in *pieces* of about 256 KiB. Each piece needs a [`Permit`] of a
+//! fair gate, which limits the work of this machine. A response also holds a part of the memory
+//! budget for responses until the client has received it.
+//!
+//! The socket does this:
+//!
+//! * It cuts off a client that reads a response too slowly. Only the time in which the server waits
+//!   for the client counts, as with request bodies. One wait may last [`Pace::idle`]. All waits of
+//!   a response together may last `idle`, plus the time in which the bytes that the client took
+//!   would be sent at the minimum rate. Bytes in the kernel's send buffer count as taken.
+//! * It cuts off a response at once if other tenants wait for its budget and it is one of the
+//!   slowest ([`Transfer`]).
+//! * It releases the permit of a piece when the kernel has taken the whole piece. If the kernel
+//!   takes no more because the client is slow, it releases the permit at once. A permit is for work
+//!   of this machine and must not wait for a client.
+//! * It acquires a new permit before it sends the rest of such a piece. A hundred clients that read
+//!   a little at the same time cause as much work as a hundred requests.
+//! * It reads the bodies of uploads with permits ([`receive_gate`]), which it acquires only when
+//!   bytes have arrived.
+//! * It closes the connection if the server stops before a request has begun, even within a request
+//!   head.
 
 mod activity;
 mod piece;
@@ -43,33 +51,35 @@ use super::Pace;
 use crate::runtime::fair::{Paused, Permit};
 use crate::service::Transfer;
 
-/// A connection with this many unsent bytes gets no other piece. Less, like the part headers of a
-/// response with many ranges, is sent together.
+/// A connection with at least this many unsent bytes gets no further piece. Fewer bytes are sent
+/// together with the next piece, for example the part headers of a response with many ranges.
 const MAX_AHEAD_LEN: u64 = 64 << 10;
 
-/// What the handlers of a connection and its socket tell each other.
+/// The state that the handlers of a connection and its socket share.
 #[derive(Debug, Default)]
 pub(super) struct ConnState {
+    /// The permit of the piece that is being sent.
     permit: PiecePermit,
-    /// Whether there is a connection.
-    is_watched: AtomicBool,
-    /// Bytes that the connection was given and that are not out yet, as far as is known.
+    /// Whether a [`PacedStream`] uses this state. `false` in tests of handlers.
+    has_socket: AtomicBool,
+    /// Bytes that were passed to the connection since it was last flushed. The kernel may not have
+    /// taken them yet.
     unsent_len: AtomicU64,
-    /// Who waits until they are.
+    /// Wakes the task that waits in [`ConnState::sent()`].
     sent: AtomicWaker,
     receive_gate: ReceiveGate,
-    /// Requests whose head has arrived.
+    /// Number of requests whose head has arrived.
     request_count: AtomicU64,
     activity: Activity,
-    /// The progress of the current response, if it holds a budget that others may wait for.
+    /// The progress of the current response, if it holds a budget for which others may wait.
     transfer: Mutex<Option<Arc<Transfer>>>,
-    /// Clients that were cut off because they took too little; there is one at most.
+    /// Whether the client was cut off because it read too slowly.
     is_cut_off: AtomicBool,
 }
 
 impl ConnState {
-    /// A request has arrived. `None` where the connection is about to end: nothing may be begun
-    /// that its client would not be told of.
+    /// Records that the head of a request has arrived. `None` if the connection was evicted: then
+    /// the request must not be served, because the client would not get the response.
     pub(super) fn begin(self: &Arc<Self>) -> Option<InFlight> {
         let in_flight = InFlight::begin(self)?;
         self.request_count.fetch_add(1, Ordering::Relaxed);
@@ -81,12 +91,12 @@ impl ConnState {
         self.request_count.load(Ordering::Relaxed) > 0
     }
 
-    /// What it is doing, for who needs its place.
+    /// The activity of the connection, by which the limiter chooses the connection to evict.
     pub(super) const fn activity(&self) -> &Activity {
         &self.activity
     }
 
-    /// A response is being sent, whose progress is recorded here.
+    /// Records that a response is being sent, and where its progress is recorded.
     pub(super) fn send(&self, transfer: Option<Arc<Transfer>>) {
         *self.transfer.lock().unwrap_or_else(PoisonError::into_inner) = transfer;
     }
@@ -95,15 +105,15 @@ impl ConnState {
         self.transfer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps the permit of a piece of so many bytes until that is out.
+    /// Holds the permit of a piece of `len` bytes until the kernel has taken the piece.
     pub(super) fn hold(&self, permit: Permit, len: usize) {
-        if self.is_watched.load(Ordering::Relaxed) {
+        if self.has_socket.load(Ordering::Relaxed) {
             self.unsent_len.fetch_add(len as u64, Ordering::Relaxed);
         }
         self.permit.hold(permit);
     }
 
-    /// Everything is out: ends the permit.
+    /// Releases the permit, because the kernel has taken everything or the connection ends.
     fn release(&self) {
         self.permit.release();
         self.unsent_len.store(0, Ordering::Relaxed);
@@ -111,8 +121,8 @@ impl ConnState {
         self.activity.flushed();
     }
 
-    /// Waits until the connection may be given something again, unless there is none, and ends the
-    /// permit of the piece before.
+    /// Waits until the connection may get another piece, and releases the permit of the previous
+    /// one. Does not wait if no [`PacedStream`] uses this state.
     pub(super) async fn sent(&self) {
         poll_fn(|context| {
             self.sent.register(context.waker());
@@ -123,25 +133,24 @@ impl ConnState {
         self.permit.release();
     }
 
-    /// Reads what arrives in permits like this one, or, without one, as much at once as the result
-    /// is told to, as long as that lives.
+    /// Sets how the socket is read while the result lives. With a permit, each read acquires it
+    /// again. Without one, reads are large and need no permit.
     pub(super) fn receive(self: Arc<Self>, permit: Option<Paused>) -> Receiving {
         Receiving::new(self, permit)
     }
 
-    /// Whether the client was cut off because it took too little.
+    /// Whether the client was cut off because it read too slowly.
     pub(super) fn is_cut_off(&self) -> bool {
         self.is_cut_off.load(Ordering::Relaxed)
     }
 }
 
-/// What a connection goes over.
+/// The socket of a connection.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
-    /// Ready when the kernel may take bytes. After a write that had to wait, not before it has said
-    /// so.
+    /// Ready when the kernel may take bytes. To be called after a write that was pending.
     fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// The same for bytes that have arrived, or their end.
+    /// Ready when bytes or the end of the stream have arrived.
     fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
@@ -155,37 +164,44 @@ impl Socket for TcpStream {
     }
 }
 
-/// A socket whose reads and writes are paced.
+/// A socket that cuts off slow readers and reads and writes with permits: see the
+/// [module](self).
 pub(super) struct PacedStream<S> {
     socket: S,
     conn: Arc<ConnState>,
     pace: Pace,
-    /// Cancelled when the server is told to stop.
+    /// Cancelled when the server begins to stop.
     stopping: CancellationToken,
-    /// Of the current response.
+    /// The progress of the current response.
     response: Response,
+    /// The current wait for the client to read.
     wait: Option<Wait>,
 }
 
+/// The progress of a response.
 #[derive(Default)]
 struct Response {
+    /// The number of its request on this connection, from 1.
     number: u64,
+    /// Bytes that the kernel has taken.
     taken_len: u64,
+    /// Total of the completed waits for the client.
     waited: Duration,
 }
 
-/// The client is being waited for.
+/// A wait for the client to read.
 struct Wait {
     since: Instant,
-    /// How much of that the client waited for a permit.
+    /// The part of this time that was spent waiting for a permit.
     lost: Duration,
+    /// When the wait is too long.
     deadline: Pin<Box<Sleep>>,
-    /// Ready when others wait for the budget of its response.
+    /// Completes when the response is cut off, because other tenants wait for its budget.
     cut_off: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 impl Wait {
-    /// Ready when it has lasted too long.
+    /// Ready when the wait is too long or the response is cut off.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(cut_off) = &mut self.cut_off
             && cut_off.as_mut().poll(context).is_ready()
@@ -198,7 +214,7 @@ impl Wait {
 
 impl<S: Socket> PacedStream<S> {
     pub(super) fn new(socket: S, conn: Arc<ConnState>, pace: Pace, stopping: CancellationToken) -> Self {
-        conn.is_watched.store(true, Ordering::Relaxed);
+        conn.has_socket.store(true, Ordering::Relaxed);
         Self { socket, conn, pace, stopping, response: Response::default(), wait: None }
     }
 
@@ -206,19 +222,20 @@ impl<S: Socket> PacedStream<S> {
         &self.socket
     }
 
-    /// How much longer the client may take nothing.
+    /// How long the next wait for the client may last.
     fn patience(&self) -> Duration {
         let earned = Duration::from_secs(self.response.taken_len / self.pace.min_bytes_per_sec.max(1));
         (self.pace.idle + earned).saturating_sub(self.response.waited).min(self.pace.idle)
     }
 
-    /// Gets the permit of a piece again when its client takes something again.
+    /// Before a write: if the previous write was pending, waits until the client reads again, and
+    /// then for the permit of the rest of the piece.
     fn poll_permit(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.wait.is_none() {
             return Poll::Ready(Ok(()));
         }
-        // Polled instead of tried: hyper tries several times in a row, and each attempt would take
-        // a permit for nothing and return at once.
+        // Readiness is polled before the permit is acquired. hyper tries several writes in a row,
+        // and each would otherwise acquire a permit only to release it at once.
         if self.conn.permit.is_paused() && self.socket.poll_write_ready(context).is_pending() {
             return self.account(context, Poll::Pending).map_ok(drop);
         }
@@ -229,13 +246,15 @@ impl<S: Socket> PacedStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// What has come of a write, or an error when the client has taken nothing, or too little, for
-    /// too long.
+    /// Records the result of a write, and returns it. Returns an error instead if the client has
+    /// read too slowly, or if the response is cut off.
     fn account(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        // If a new request has begun since the last write, its response begins with this write.
         let number = self.conn.request_count.load(Ordering::Relaxed);
         if number != self.response.number {
             self.response = Response { number, ..Response::default() };
         }
+        // If the write has ended, the wait for the client has ended, too.
         if let Poll::Ready(written) = written {
             if let Some(wait) = self.wait.take() {
                 self.response.waited += wait.since.elapsed().saturating_sub(wait.lost);
@@ -247,6 +266,7 @@ impl<S: Socket> PacedStream<S> {
             }
             return Poll::Ready(written);
         }
+        // The kernel takes nothing: no permit is held while the client is waited for.
         self.conn.permit.pause();
         if self.wait.is_none() {
             let since = Instant::now();
@@ -270,7 +290,8 @@ impl<S: Socket> AsyncRead for PacedStream<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.conn.request_count.load(Ordering::Relaxed) == 0 && self.stopping.is_cancelled() {
-            // The end of what the client sends, as far as the server is concerned.
+            // No request has begun, and the server stops. The end of the stream makes hyper close
+            // the connection.
             return Poll::Ready(Ok(()));
         }
         ready!(self.conn.receive_gate.poll_begin(&self.socket, context))?;
@@ -303,7 +324,7 @@ impl<S: Socket> AsyncWrite for PacedStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Called when everything was written.
+        // hyper flushes only after it has written everything, so the kernel has the whole piece.
         self.conn.release();
         Pin::new(&mut self.socket).poll_flush(context)
     }

@@ -1,10 +1,14 @@
 //! Limits connections: in total, and per address.
 //!
-//! The last eighth of `max_connections` is reserved for addresses that have less than an eighth
-//! each. A proxy in `trusted_proxies` stands for many clients and is exempt. When all connections
-//! are taken, the one that has been idle for longest is closed, even within a request head. If each
-//! of them has a request in flight, a few new ones wait for the next to end, and further ones are
-//! refused. A few more are accepted from this machine itself, for its health checks.
+//! Up to `max_connections` connections have a *seat*, which means that they are served. The last
+//! eighth of the seats is reserved for addresses that have less than an eighth each. A proxy in
+//! `trusted_proxies` stands for many clients, so it is exempt.
+//!
+//! If no seat is free, a few connections may wait for one, and further ones are refused. For each
+//! waiting connection, the connection that has been idle for longest is closed, even within a
+//! request head. If every connection has a request in flight, the first connection that has sent
+//! its response is closed. A few more seats are for connections from this machine itself, for its
+//! health probes.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,17 +24,17 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::conn_state::ConnState;
 use super::tenant::network;
 
-/// The fraction of connections that is reserved.
+/// One of this many seats is reserved.
 const RESERVE: usize = 8;
 
-/// Connections from this machine beyond all others: a health check of the container and one of a
-/// supervisor, each twice.
+/// Number of additional seats for this machine: for a health probe of the container and one of a
+/// supervisor, twice each.
 const SPARE_COUNT: usize = 4;
 
-/// The part of all that may wait: each takes a descriptor, and no more.
+/// For this many seats, one connection may wait. A waiting connection takes only a file descriptor.
 const WAITING: usize = 64;
 
-/// Interval of the checks for a connection without a request in flight.
+/// Interval at which a waiting connection checks for an idle one that can be closed.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The response to a refused connection, sent without reading a request.
@@ -41,32 +45,40 @@ pub(super) const REFUSAL: &[u8] =
 #[derive(Debug)]
 pub(super) struct ConnectionLimiter {
     max_count: usize,
+    /// The networks of proxies that stand for many clients.
     trusted: Arc<[IpNet]>,
     seats: Arc<Semaphore>,
+    /// Seats for this machine.
     spare: Arc<Semaphore>,
+    /// Permits to wait for a seat.
     waiting: Arc<Semaphore>,
     table: Mutex<Table>,
 }
 
+/// The admitted connections.
 #[derive(Debug, Default)]
 struct Table {
+    /// Number of admitted connections, with those that wait.
     total: usize,
+    /// Number of admitted connections of each address. An IPv6 network is one address.
     addresses: HashMap<IpAddr, usize>,
+    /// Connections with a seat, by their numbers.
     seated: HashMap<u64, Seated>,
-    /// Counts connections.
+    /// The number of the last connection.
     number: u64,
     /// Connections that wait for a seat.
     waiting_count: usize,
 }
 
-/// A connection that may be asked to end.
+/// A connection that has a seat.
 #[derive(Debug)]
 struct Seated {
     conn: Arc<ConnState>,
+    /// Cancelled when the connection must end for the sake of a waiting one.
     evicted: CancellationToken,
 }
 
-/// One of the connections; releases its slot on drop.
+/// An admitted connection. Dropping it releases its seat.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
@@ -76,6 +88,7 @@ pub(super) struct ConnectionPermit {
     evicted: CancellationToken,
 }
 
+/// Whether an admitted connection has a seat or waits for one.
 #[derive(Debug)]
 enum Place {
     Seat(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit),
@@ -90,15 +103,16 @@ impl ConnectionLimiter {
         Arc::new(Self { max_count, trusted, seats, spare, waiting, table: Mutex::default() })
     }
 
-    /// Admits a connection, unless its address has too many or too many wait.
+    /// Admits a connection. `None` if its address has too many, or too many connections wait.
     pub(super) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionPermit> {
         let peer = peer.to_canonical();
         let is_trusted = self.trusted.iter().any(|net| net.contains(&peer));
         let (address, reserve) = (network(peer), self.max_count / RESERVE);
         let mut table = self.table();
-        let has = table.addresses.get(&address).copied().unwrap_or_default();
-        let is_last = table.total >= self.max_count - reserve;
-        if is_last && reserve > 0 && has >= reserve && !is_trusted {
+        let address_count = table.addresses.get(&address).copied().unwrap_or_default();
+        // Whether only the reserved seats are left.
+        let is_reserve = table.total >= self.max_count - reserve;
+        if is_reserve && reserve > 0 && address_count >= reserve && !is_trusted {
             return None;
         }
         let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
@@ -110,13 +124,13 @@ impl ConnectionLimiter {
         table.waiting_count += usize::from(matches!(place, Place::Waiting(_)));
         table.total += 1;
         table.number += 1;
-        table.addresses.insert(address, has + 1);
+        table.addresses.insert(address, address_count + 1);
         let (limiter, number) = (Arc::clone(self), table.number);
         Some(ConnectionPermit { limiter, address, number, place, evicted: CancellationToken::new() })
     }
 
-    /// Asks the connection that has been idle for longest to end, unless as many are about to end
-    /// as wait.
+    /// Evicts the connection that has been idle for longest. Does nothing if enough connections are
+    /// evicted already: one for each that waits.
     fn evict_idle(&self) {
         let table = self.table();
         let (ending, seated): (Vec<_>, Vec<_>) =
@@ -127,7 +141,7 @@ impl ConnectionLimiter {
         let mut idle: Vec<_> =
             seated.into_iter().filter_map(|seated| Some((seated.conn.activity().idle_since()?, seated))).collect();
         idle.sort_unstable_by_key(|(since, _)| *since);
-        // A request may have begun meanwhile.
+        // `evict` fails if a request has begun meanwhile.
         if let Some((_, oldest)) = idle.into_iter().find(|(_, seated)| seated.conn.activity().evict()) {
             oldest.evicted.cancel();
         }
@@ -139,7 +153,7 @@ impl ConnectionLimiter {
 }
 
 impl ConnectionPermit {
-    /// Waits until there is a seat for this connection.
+    /// Waits until this connection has a seat. From then on it can be evicted while it is idle.
     pub(super) async fn seat(&mut self, conn: &Arc<ConnState>) {
         if matches!(self.place, Place::Waiting(_)) {
             let mut seat = pin!(Arc::clone(&self.limiter.seats).acquire_owned());
@@ -157,7 +171,7 @@ impl ConnectionPermit {
         self.limiter.table().seated.insert(self.number, seated);
     }
 
-    /// Ready when the connection has to end for the sake of another one.
+    /// Completes when the connection must end for the sake of a waiting one.
     pub(super) fn evicted(&self) -> WaitForCancellationFutureOwned {
         self.evicted.clone().cancelled_owned()
     }
@@ -180,6 +194,7 @@ impl Drop for ConnectionPermit {
 mod tests {
     use super::*;
 
+    /// Admits connections of one address until one is refused.
     fn fill(limiter: &Arc<ConnectionLimiter>, address: &str) -> Vec<ConnectionPermit> {
         std::iter::from_fn(|| limiter.admit(address.parse().unwrap())).take(99).collect()
     }
@@ -197,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_network_of_ipv6_all_addresses_are_one() {
+    fn an_ipv6_network_counts_as_one_address() {
         let limiter = ConnectionLimiter::new(16, [].into());
         let many: Vec<_> =
             (0..99).map_while(|host| limiter.admit(format!("2001:db8::{host:x}").parse().unwrap())).collect();
@@ -212,7 +227,7 @@ mod tests {
         assert_eq!(fill(&ConnectionLimiter::new(7, [].into()), "10.0.0.1").len(), 8);
     }
 
-    /// Takes a seat; the connection that has it.
+    /// Admits a connection, and waits until it has a seat.
     async fn sit(limiter: &Arc<ConnectionLimiter>) -> (ConnectionPermit, Arc<ConnState>) {
         let (mut permit, conn) = (limiter.admit("10.0.0.1".parse().unwrap()).unwrap(), Arc::new(ConnState::default()));
         permit.seat(&conn).await;
@@ -224,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_one_that_has_been_idle_for_longest_makes_room() {
+    async fn longest_idle_connection_is_evicted_for_a_waiting_one() {
         let limiter = ConnectionLimiter::new(3, [].into());
         let (busy, idle, new) = (sit(&limiter).await, sit(&limiter).await, sit(&limiter).await);
         let in_flight = busy.1.begin().unwrap();
@@ -234,28 +249,29 @@ mod tests {
         let next = sit(&limiter);
         let leaving = async {
             idle.0.evicted().await;
-            assert!(idle.1.begin().is_none(), "what it asks now would get no response");
+            assert!(idle.1.begin().is_none(), "a request now would get no response");
             assert!(!is_evicted(&busy.0) && !is_evicted(&new.0));
             drop(idle);
         };
-        let (next, ()) = tokio::join!(next, leaving);
-        assert!(!is_evicted(&busy.0) && !is_evicted(&new.0), "one for each that waits");
+        let both = async { tokio::join!(next, leaving) };
+        let (next, ()) = tokio::time::timeout(Duration::from_secs(9), both).await.unwrap();
+        assert!(!is_evicted(&busy.0) && !is_evicted(&new.0), "one is evicted for each that waits");
         drop((in_flight, next, new, busy));
         let table = limiter.table();
         assert_eq!((table.total, table.seated.len(), table.waiting_count), (0, 0, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_finds_everybody_busy_waits_until_a_response_is_out() {
+    async fn connection_waits_until_a_response_of_another_is_sent() {
         let limiter = ConnectionLimiter::new(1, [].into());
         let busy = sit(&limiter).await;
         let in_flight = busy.1.begin().unwrap();
         let mut next = Box::pin(sit(&limiter));
         assert!(tokio::time::timeout(Duration::from_secs(9), &mut next).await.is_err());
         assert!(limiter.admit("10.0.0.1".parse().unwrap()).is_none(), "one waits already");
-        assert!(limiter.admit("127.0.0.1".parse().unwrap()).is_some(), "a health check does not");
+        assert!(limiter.admit("127.0.0.1".parse().unwrap()).is_some(), "a health probe does not wait");
         drop(in_flight);
-        assert!(tokio::time::timeout(Duration::from_secs(9), &mut next).await.is_err(), "it is not out yet");
+        assert!(tokio::time::timeout(Duration::from_secs(9), &mut next).await.is_err(), "the response is not sent yet");
         busy.1.activity().flushed();
         let evicted = async { busy.0.evicted().await };
         tokio::time::timeout(Duration::from_secs(9), async {

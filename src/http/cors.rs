@@ -1,8 +1,8 @@
-//! Cross-origin requests (the Fetch standard's CORS protocol): which sites' pages a browser lets
-//! use this server.
+//! Cross-origin requests (CORS, in the Fetch standard): the setting `cors_origins` lists the sites
+//! whose pages may use this server in a browser.
 //!
-//! Tokens travel in `Authorization`, which a page sets itself, and never in a cookie: credentials
-//! mode is not needed.
+//! Responses do not allow credentials. A page sends its token in `Authorization`, which it sets
+//! itself, and never in a cookie.
 
 use std::sync::Arc;
 
@@ -16,54 +16,57 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-/// Every method that a route has. What is not there is a 404 to the request itself.
+/// The methods of all routes. A preflight allows them for every route. If a route lacks the method,
+/// the server responds with 404 to the request itself.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE");
 
-/// What a page may read of a response, beside the few headers that it always may.
+/// Response headers that a page may read, in addition to those that every page may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "Accept-Ranges, Content-Length, Content-Range, ETag, Retry-After, WWW-Authenticate, X-Request-Id, \
      X-Xorb-Byte-Range, X-Xorb-Chunk-Range",
 );
 
-/// Seconds for which a browser need not ask again: the longest that Chromium takes.
+/// Seconds for which a browser caches the response to a preflight: the maximum of Chromium.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
 
-/// The origins that are allowed. Cloning it is cheap.
+/// The allowed origins. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Origins(Arc<[String]>);
 
 impl Origins {
-    /// These, as browsers write them in `Origin`.
+    /// Allows these origins, which are given in the form of the `Origin` header.
     #[must_use]
     pub fn new(origins: &[String]) -> Self {
         Self(origins.into())
     }
 
+    /// Whether any origin is allowed.
     pub(super) fn is_any(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// The origin of a request, if it is one of them.
+    /// The origin of a request, if it is allowed.
     fn find(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let origin = headers.get(ORIGIN)?;
         self.0.iter().any(|known| known.as_bytes() == origin.as_bytes()).then(|| origin.clone())
     }
 }
 
-/// Responds to preflights from these origins, and lets their pages read the responses to the
+/// Responds to preflights from allowed origins, and lets their pages read the responses to
 /// requests.
 pub(super) async fn share(State(origins): State<Origins>, request: Request, next: Next) -> Response {
     let Some(origin) = origins.find(request.headers()) else {
         let mut response = next.run(request).await;
-        // A shared cache must not give this response to an origin that is allowed, nor the reverse.
+        // A shared cache must not serve this response to an allowed origin, and must not serve the
+        // response for an allowed origin to another one.
         response.headers_mut().append(VARY, ORIGIN.into());
         return response;
     };
     let is_preflight =
         *request.method() == Method::OPTIONS && request.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = if is_preflight {
-        // A preflight has no token. It says only what a page may try: the request itself has to be
-        // let in as any other.
+        // A preflight has no token. Its response only says what the page may request. The request
+        // itself is authenticated like any other.
         let asked = request.headers().get(ACCESS_CONTROL_REQUEST_HEADERS).cloned();
         let mut response = StatusCode::NO_CONTENT.into_response();
         let headers = response.headers_mut();

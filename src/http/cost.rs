@@ -1,4 +1,4 @@
-//! The cost class of a route decides which limits its handler has: a permit, a deadline, both or
+//! The cost class of a route decides which limits its requests have: a permit, a deadline, both or
 //! none.
 
 use axum::extract::{Request, State};
@@ -10,44 +10,43 @@ use super::AppState;
 use super::error::{Code, Problem};
 use super::tenant::tenant_of;
 
-/// What a route costs.
+/// The limits that apply to a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CostClass {
-    /// Cheap, or its handler acquires permits itself: a deadline until the response head.
+    /// A deadline for the response head, and no permit. Either the work is cheap, or the handler
+    /// acquires permits itself.
     Light,
-    /// Requests without a token: a permit among those of all addresses, and the deadline.
+    /// For a route without a token: a permit of the gate for such requests, and the deadline.
     Open,
     /// An index lookup: a permit of the lookup gate, and the deadline.
     Lookup,
-    /// As long as its client sends: what its handler lets in, and the pace of its body.
+    /// No permit and no deadline. The handler itself limits the number of bodies, and each body has
+    /// a minimum pace. [`bounded`] is not called for such a route.
     Upload,
 }
 
-/// Runs a request with its permit, and ends it at its deadline.
+/// The middleware for the limits: runs a request with its permit, and drops its future at the
+/// deadline.
 ///
-/// A request that is ended is dropped, as when its client disconnects: work that must not stop
-/// half-way is in a task of its own.
+/// The future is also dropped when the client disconnects. So work that must not stop half-way runs
+/// in a task of its own.
 pub(super) async fn bounded(
     State((state, cost)): State<(AppState, CostClass)>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    let tenant = tenant_of(state.auth, request.extensions());
+    let tenant = tenant_of(state.shared.auth, request.extensions());
     let response = async {
         let _permit = match cost {
-            CostClass::Lookup => Some(state.cas.lookup_permit(tenant).await?),
-            CostClass::Open => Some(state.cas.open_permit(tenant).await?),
+            CostClass::Lookup => Some(state.server.lookup_permit(tenant).await?),
+            CostClass::Open => Some(state.server.open_permit(tenant).await?),
             CostClass::Light | CostClass::Upload => None,
         };
         Ok(tenant.doing(next.run(request)).await)
     };
-    timeout(state.deadline, response).await.unwrap_or_else(|_| {
-        tracing::warn!(after_secs = state.deadline.as_secs(), "request exceeded request_timeout");
-        Err(Problem::new(
-            Code::Deadline,
-            "The request exceeded its time limit; retry after the delay in \
-            Retry-After.",
-        )
-        .retry_soon())
+    timeout(state.shared.deadline, response).await.unwrap_or_else(|_| {
+        tracing::warn!(after_secs = state.shared.deadline.as_secs(), "request exceeded request_timeout");
+        let detail = "The request exceeded its time limit; retry after the delay in Retry-After.";
+        Err(Problem::new(Code::Deadline, detail).retry_soon())
     })
 }

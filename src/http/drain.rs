@@ -1,11 +1,12 @@
 //! Responses to requests whose body was not read completely.
 //!
-//! A rejected upload is responded to at once, though its client may still be sending. Then there
-//! are two cases. A short rest of the body is read and discarded, and the connection is reused. A
-//! long rest is not waited for: the connection is closed. Closing a socket with unread bytes sends
-//! a reset, which can overtake the response and destroy it, so the close drains: first the sending
-//! half is shut down, then further bytes are discarded for a while, without being counted, parsed
-//! or stored.
+//! A rejected upload gets its response at once, although its client may still be sending. If the
+//! rest of the body is short, the server reads and discards it, and reuses the connection. If the
+//! rest is long, the server closes the connection.
+//!
+//! Closing a socket with unread bytes sends a reset, which can reach the client before the response
+//! and destroy it. So the socket drains: it shuts down its sending half first, and then discards
+//! received bytes for up to `DRAIN_TIME`.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -28,21 +29,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
 use tower::ServiceExt;
 
-/// The longest rest of a body that is read for the sake of the connection. Setting up a new one
-/// costs about as much.
+/// Maximum rest of a body that is read to reuse the connection. Reading more would cost more than a
+/// new connection.
 const MAX_SHORT_REST: u64 = 64 << 10;
 
-/// How long such a rest may take; it has mostly arrived already.
+/// Time limit for reading a short rest. A second is enough, because most rests have arrived
+/// already.
 const SHORT_REST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a closing connection is drained: the time that clients may need to notice the response.
+/// How long a closing connection is drained: the time that clients may need to read the response.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-/// Bytes that are thrown away at once.
+/// Length of the buffer for discarded bytes.
 const DISCARD_LEN: usize = 8 << 10;
 
-/// Calls the router, and sees to what it left of the request's body. Where that stays, `unread` is
-/// set.
+/// Calls the router, and reads a short rest of the request's body. If the body was not read to its
+/// end, sets `unread` and tells the client that the connection will be closed.
 pub(super) async fn respond(
     router: Router,
     unread: Arc<AtomicBool>,
@@ -50,36 +52,37 @@ pub(super) async fn respond(
 ) -> Result<Response<Body>, Infallible> {
     let awaits_continue = request.headers().contains_key(EXPECT);
     let rest = Arc::default();
-    let mut is_settled = true;
+    let mut is_body_read = true;
     let request = if matches!(*request.method(), Method::GET | Method::HEAD) {
-        // The bodies of these requests are ignored. They are drained now: a response that is built
-        // has the permit of its first piece, which must not wait for a client.
+        // The bodies of these requests are ignored. They are read before the handler runs, because
+        // a response may hold a permit, and a permit must not wait for a client.
         let (parts, body) = request.into_parts();
-        is_settled = body.is_end_stream() || (!awaits_continue && read_short(body).await);
+        is_body_read = body.is_end_stream() || (!awaits_continue && read_short(body).await);
         Request::from_parts(parts, Body::empty())
     } else {
-        request.map(|body| Body::new(Lent { body: Some(body), rest: Arc::clone(&rest) }))
+        request.map(|body| Body::new(BorrowedBody { body: Some(body), rest: Arc::clone(&rest) }))
     };
     let mut response = router.oneshot(request).await?;
-    // axum adds it to its 405 responses, after every layer; this server has no such response.
+    // For its own 405 responses, axum adds `Allow` outside of all layers. This server responds with
+    // 404 instead, so the header must go.
     if response.status() == StatusCode::NOT_FOUND {
         response.headers_mut().remove(ALLOW);
     }
     let rest = rest.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(rest) = rest {
-        // Who waits for "100 Continue" would be told to go on by the first look at the body. Who
-        // was too slow is not waited for again.
+        // Reading the body would send "100 Continue" to a client that waits for it, and the client
+        // would send its body. And a client that was too slow gets no more time.
         let is_hopeless = awaits_continue || response.status() == StatusCode::REQUEST_TIMEOUT;
-        is_settled = !is_hopeless && read_short(rest).await;
+        is_body_read = !is_hopeless && read_short(rest).await;
     }
-    if !is_settled {
+    if !is_body_read {
         unread.store(true, Ordering::Relaxed);
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
 }
 
-/// Reads a body to its end if that is near.
+/// Reads and discards a body whose rest is short. Returns whether its end was reached.
 async fn read_short(mut body: Incoming) -> bool {
     let mut left = MAX_SHORT_REST;
     let rest = async {
@@ -99,13 +102,15 @@ async fn read_short(mut body: Incoming) -> bool {
     timeout(SHORT_REST_TIMEOUT, rest).await.unwrap_or(false)
 }
 
-/// The body of a request that is given back when it is dropped before its end.
-struct Lent {
+/// The body of a request, for a handler. If the handler drops it before its end, the body is stored
+/// in `rest`, so that the rest can still be read.
+struct BorrowedBody {
+    /// `None` after its end or an error.
     body: Option<Incoming>,
     rest: Arc<Mutex<Option<Incoming>>>,
 }
 
-impl HttpBody for Lent {
+impl HttpBody for BorrowedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -130,7 +135,7 @@ impl HttpBody for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for BorrowedBody {
     fn drop(&mut self) {
         if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
             *self.rest.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
@@ -138,11 +143,11 @@ impl Drop for Lent {
     }
 }
 
-/// A socket that drains on close if `unread` is set by then.
+/// A socket that drains when it is closed, if `unread` is set by then.
 pub(super) struct DrainingSocket<S> {
     socket: S,
     unread: Arc<AtomicBool>,
-    /// Set once the sending half is closed.
+    /// When draining ends. Set when the sending half has been shut down.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -198,7 +203,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for DrainingSocket<S> {
         let mut discard = [0; DISCARD_LEN];
         while deadline.as_mut().poll(context).is_pending() {
             let mut buffer = ReadBuf::new(&mut discard);
-            // A disconnected client, in whatever way, is the best case.
+            // After an error or the end of the stream, no bytes follow.
             if ready!(Pin::new(&mut *socket).poll_read(context, &mut buffer)).is_err() || buffer.filled().is_empty() {
                 break;
             }
@@ -218,7 +223,8 @@ mod tests {
 
     use super::*;
 
-    /// Sends this and nothing more: how long after it the handler was called, and what came back.
+    /// Sends this text and nothing after it. Returns how long after that the handler was called,
+    /// and the response.
     async fn ask(request: &str) -> (Duration, String) {
         let called = Arc::new(Mutex::new(None));
         let seen = Arc::clone(&called);
@@ -240,7 +246,7 @@ mod tests {
         (called - begun, response)
     }
 
-    /// The handler may hold a permit.
+    /// The handler may hold a permit, so it must run only after the wait for the client.
     #[tokio::test(start_paused = true)]
     async fn unsent_get_body_is_awaited_before_its_handler() {
         for method in ["GET", "HEAD"] {
@@ -249,13 +255,13 @@ mod tests {
             assert!(waited >= SHORT_REST_TIMEOUT, "{method} {waited:?}");
             assert!(response.contains("connection: close"), "{response}");
         }
-        // A handler that takes a body must see it come.
+        // A handler that reads its body must be called before the body arrives.
         let (waited, response) = ask("POST / HTTP/1.1\r\nhost: zorb\r\ncontent-length: 1\r\n\r\n").await;
         assert!(waited < SHORT_REST_TIMEOUT, "{waited:?}");
         assert!(response.contains("connection: close"), "{response}");
     }
 
-    /// A long body is not waited for, and closes the connection.
+    /// A long body is not awaited, and the connection is closed after it.
     #[tokio::test(start_paused = true)]
     async fn get_with_no_or_short_body_keeps_its_connection() {
         let (body, long) = ("x".repeat(1000), MAX_SHORT_REST + 1);

@@ -1,8 +1,9 @@
-//! Failures as RFC 9457 problem JSON: the only file that knows which status a failure has.
+//! Converts failures to problem JSON (RFC 9457). Only this module and `http/code.rs` know which
+//! status a failure has.
 //!
-//! A client gets a stable code, one sentence, and the fields that a program can act on; never a
-//! path, SQL, or the text of an error from below. The log gets the chain, once, here.
-//! `docs/errors.md` lists every [`Code`]; a test compares.
+//! A client gets a stable code, a text for people, and fields for programs. It never gets a path,
+//! SQL, or the text of an internal error. The chain of causes of an internal error is logged once,
+//! here. `docs/errors.md` lists every [`Code`]; a test compares the page with the code.
 
 use std::any::Any;
 use std::error::Error as StdError;
@@ -25,38 +26,39 @@ use crate::service::{
     Quantity, ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
 };
 
-/// `Retry-After` when the index does not respond in time.
+/// `Retry-After` if the store or its index does not respond in time.
 const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How long a client is asked to wait where there is too much to do. Stock clients wait longer by
-/// themselves.
+/// `Retry-After` under overload. Xet clients wait longer by themselves.
 const BUSY_RETRY_AFTER: Duration = Duration::from_secs(2);
-/// How long a client is asked to wait when what it reads was replaced: it is there already.
+
+/// `Retry-After` if a blob was replaced during the read: the new one already exists.
 const REPLACED_RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How long a client is asked to wait when the machine is at its end: nothing but a person may
-/// change that, or a few connections that end.
+
+/// `Retry-After` in an outage of the machine, such as no free descriptors. It is long, because in
+/// most cases the operator must act.
 const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// What is said to who has more than its share.
+/// The detail for a tenant above its share.
 const ABOVE_SHARE: &str = "This tenant uses its whole share of the server; wait for some of its requests to end, \
     then retry.";
 
-/// A failure on its way to the client.
+/// A failure, as it is reported to the client.
 #[derive(Debug)]
 pub struct Problem {
     code: Code,
     detail: String,
-    /// In this order. Not a map: this is an `Err` of many functions, and a map is larger than the
-    /// rest.
+    /// Further fields for programs. A `Vec` and not a map, because a map is larger and this type is
+    /// the `Err` of many functions.
     fields: Vec<(&'static str, Value)>,
     retry_after: Option<Duration>,
-    /// For 416: how many bytes there are.
+    /// For 416: the length of the resource.
     unsatisfied_len: Option<u64>,
-    /// The reason, for the audit log only.
+    /// Why access was refused, for the audit log only.
     reason: Option<Reason>,
 }
 
-/// How a request failed; an extension of the response.
+/// The code and the reason of a failure. An extension of the response, for logs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     pub(super) code: &'static str,
@@ -64,7 +66,7 @@ pub(super) struct Outcome {
 }
 
 impl Problem {
-    /// A failure of this kind, and one sentence that says what to do about it.
+    /// A failure with this code. `detail` says what failed, and what the client can do.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Self { code, detail: detail.into(), fields: Vec::new(), retry_after: None, unsatisfied_len: None, reason: None }
@@ -77,13 +79,13 @@ impl Problem {
         self
     }
 
-    /// Says how many bytes there are to ask for, in `Content-Range` (RFC 9110, section 15.5.17).
+    /// Sets the length of the resource for `Content-Range` (RFC 9110, section 15.5.17).
     pub(super) fn unsatisfied(mut self, len: u64) -> Self {
         self.unsatisfied_len = Some(len);
         self
     }
 
-    /// Says why to the audit log; the client is not told.
+    /// Sets the reason of a refusal, for the audit log. The client does not see it.
     pub(super) fn because(mut self, refused: Refused) -> Self {
         self.reason = Some(refused.reason());
         self
@@ -94,12 +96,12 @@ impl Problem {
         self
     }
 
-    /// Asks the client to come back in a moment.
+    /// Sets a short `Retry-After`.
     pub(super) fn retry_soon(self) -> Self {
         self.retry_after(BUSY_RETRY_AFTER)
     }
 
-    /// The sentence.
+    /// The text for people.
     pub(super) fn detail(&self) -> &str {
         &self.detail
     }
@@ -112,7 +114,7 @@ impl Problem {
         )
     }
 
-    /// Which failure it is.
+    /// The code of the failure.
     #[must_use]
     pub const fn code(&self) -> Code {
         self.code
@@ -204,11 +206,10 @@ impl From<UploadError> for Problem {
             UploadError::GrantSpent => {
                 Self::new(Code::PreconditionFailed, "The bytes of this grant were already received; commit it.")
             }
-            UploadError::NothingSent => Self::new(
-                Code::NotFound,
-                "No bytes were received for this grant; request a new grant and send \
-                    them again.",
-            ),
+            UploadError::NothingSent => {
+                let detail = "No bytes were received for this grant; request a new grant and send them again.";
+                Self::new(Code::NotFound, detail)
+            }
             UploadError::Aborted(source) => {
                 tracing::debug!(error = %chain(source.as_ref()), "the client disconnected during an upload");
                 Self::new(Code::IncompleteBody, "The request ended before its body did; send it again.")
@@ -320,11 +321,8 @@ impl From<StoreError> for Problem {
         match error.kind() {
             StoreErrorKind::NoSpace => {
                 tracing::error!(error = %chain(&error), "the store is full");
-                Self::new(
-                    Code::OutOfSpace,
-                    "The store is full; nothing was stored. The operator must free disk \
-                    space.",
-                )
+                let detail = "The store is full; nothing was stored. The operator must free disk space.";
+                Self::new(Code::OutOfSpace, detail)
             }
             StoreErrorKind::Unavailable => {
                 tracing::warn!(error = %chain(&error), "the store does not respond");
@@ -346,7 +344,7 @@ impl From<StoreError> for Problem {
     }
 }
 
-/// As in the configuration and in `GET /v1/usage`.
+/// The name of a quantity in the configuration and in `GET /v1/usage`.
 const fn quantity_name(quantity: Quantity) -> &'static str {
     match quantity {
         Quantity::Files => "files",
@@ -361,14 +359,14 @@ pub(super) async fn unknown_route(method: Method, uri: Uri) -> Problem {
     Problem::new(Code::NotFound, format!("No route for {method} {path}; see docs/http-api.md."))
 }
 
-/// The response to plaintext on the TLS port: one problem for any request, then the connection is
-/// closed.
+/// The routes for plaintext on the TLS port: every request gets the same problem, and the
+/// connection is closed.
 pub(super) fn wrong_scheme() -> Router {
     let refuse = async || {
         let problem = Problem::new(Code::HttpsRequired, "This port accepts https only; fix the scheme of the URL.");
         ([(CONNECTION, HeaderValue::from_static("close"))], problem)
     };
-    // Not over TLS, so browsers would not believe what is said of TLS.
+    // `false`: no `Strict-Transport-Security`, because browsers ignore it in plaintext.
     Router::new().fallback(refuse).layer(map_response_with_state(false, security::protect))
 }
 
@@ -380,15 +378,18 @@ pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
     Problem::new(Code::Internal, INTERNAL).into_response()
 }
 
-/// Not logged as an error: that was done once, when the damage was found.
+/// The response for a damaged xorb. Logged as info, because the damage was logged as an error when
+/// it was found.
 fn damaged(xorb: XorbHash) -> Problem {
     tracing::info!(%xorb, "request for a damaged xorb");
     let detail = format!("The stored xorb {xorb} is damaged; upload it again to repair it.");
     Problem::new(Code::XorbDamaged, detail).with("xorb", xorb.to_string())
 }
 
+/// The detail for an internal error.
 const INTERNAL: &str = "Internal server error; see the server's log for this request id.";
 
+/// Logs an internal error; the response does not contain it.
 fn internal(error: &(dyn StdError + 'static)) -> Problem {
     tracing::error!(error = %chain(error), "request failed");
     Problem::new(Code::Internal, INTERNAL)

@@ -1,4 +1,4 @@
-//! What handlers take from a request.
+//! Extractors: the parts of a request that handlers take as arguments.
 
 use std::str::FromStr;
 
@@ -11,14 +11,13 @@ use crate::format::xorb::Layout;
 use crate::format::{ChunkRange, ChunkRangeSpec, ParseRangeError, XorbHash};
 use crate::service::Form;
 
-/// The hash that the path names: its last parameter of a name that hashes have, whatever comes
-/// before.
+/// The hash in the path: the last parameter whose name is in `HASHES`.
 pub(super) struct HashPath<H>(pub(super) H);
 
 /// The xorb that the path names.
 pub(super) type XorbPath = HashPath<XorbHash>;
 
-/// Names of parameters that are hashes.
+/// Names of path parameters that are hashes.
 const HASHES: [&str; 4] = ["hash", "xorb", "file", "digest"];
 
 impl<S, H> FromRequestParts<S> for HashPath<H>
@@ -38,7 +37,7 @@ where
     }
 }
 
-/// The xorb and the grant that the path of a commit names.
+/// The xorb and the id of the grant, in the path of a commit.
 pub(super) struct CommitPath {
     pub(super) xorb: XorbHash,
     pub(super) id: String,
@@ -56,9 +55,10 @@ impl<S: Send + Sync> FromRequestParts<S> for CommitPath {
     }
 }
 
-/// Which part of a xorb, in which form: the parameters `range` and `format`.
+/// The query parameters `range` and `format`: which chunks of a xorb, and in which form.
 #[derive(Debug)]
 pub(super) struct PartQuery {
+    /// Not parsed yet, because that needs the number of chunks.
     range: Option<String>,
     pub(super) form: Form,
 }
@@ -85,7 +85,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PartQuery {
                     let detail = "The parameter format must be `raw` (decompressed bytes) or `xorb` (stored bytes).";
                     return Err(Problem::new(Code::InvalidRange, detail));
                 }
-                // Proxies and signers add parameters of their own.
+                // Unknown parameters are ignored, because proxies and signers add their own.
                 _ => {}
             }
         }
@@ -97,7 +97,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PartQuery {
 }
 
 impl PartQuery {
-    /// The chunks that are asked for; all of them where there is no `range`.
+    /// The requested chunks of a xorb with this layout; all chunks without `range`.
     pub(super) fn chunks(&self, layout: &Layout) -> Result<ChunkRange, Problem> {
         let count = layout.chunk_count();
         let Some(text) = &self.range else { return Ok(layout.whole()) };

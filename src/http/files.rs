@@ -1,4 +1,5 @@
-//! The bytes of files, for curl, wget, browsers, and loaders that know nothing of chunks.
+//! The route for the bytes of a file, for clients that do not know chunks, such as curl, wget and
+//! browsers.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -13,7 +14,7 @@ use super::representation::Representation;
 use super::sending::RequestContext;
 use crate::format::FileHash;
 
-/// `GET /v1/files/{file}` and `HEAD`: a file, or bytes of it.
+/// `GET` and `HEAD /v1/files/{file}`: a whole file, or byte ranges of it.
 pub(super) async fn read(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -22,9 +23,10 @@ pub(super) async fn read(
     context: RequestContext,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
-    // Only for the question: the permit of a lookup does not wait for that of a read.
-    let permit = state.cas.lookup_permit(context.tenant).await?;
-    let found = state.cas.find_file(&claims, file).await?.ok_or_else(|| no_such_file(file))?;
+    // The permit of the lookup is released before the first permit for reading is acquired, so that
+    // waiting readers do not hold up lookups.
+    let permit = state.server.lookup_permit(context.tenant).await?;
+    let found = state.server.find_file(&claims, file).await?.ok_or_else(|| no_such_file(file))?;
     drop(permit);
     Representation::of_file(found).respond(&state, &method, &headers, context).await
 }

@@ -1,4 +1,5 @@
-//! The routes of upload grants (spec 5.4.2): to ask for one, to send its bytes, to commit it.
+//! The routes of upload grants (spec 5.4.2). A client requests a grant for a xorb, sends the bytes
+//! to the URL of the grant, and commits the grant. The xorb is visible only after the commit.
 
 use std::collections::BTreeMap;
 
@@ -21,15 +22,15 @@ use crate::service::access::{GrantRequest, Reason, Refused, check_grant, check_g
 use crate::service::{GrantedUpload, UploadError};
 use crate::wire::WasInsertedJson;
 
-/// How long a grant is good for: 64 MiB at 20 kB/s. Who is slower than that starts over, and after
-/// three grants takes the direct way, which has no end.
+/// Lifetime of a grant: enough for 64 MiB at 20 kB/s. A slower client starts over. After three
+/// grants it uploads directly, which has no such limit.
 const GRANT_LIFE_SECS: u64 = 3600;
 
-/// Bytes of a request for a grant, at most; they are about a hundred.
+/// Maximum length of the body of a request for a grant. A usual body has about 100 bytes.
 const MAX_REQUEST_LEN: u64 = 4096;
 
-/// `POST /v1/xorb-grants/{prefix}/{hash}`: 201 with a grant. 200 makes the client send nothing, so
-/// it is for those only who have the xorb here already.
+/// `POST /v1/xorb-grants/{prefix}/{hash}`: responds with 201 and a grant. A 200 makes the client
+/// skip the upload, so the server sends it only to an owner that has uploaded the xorb already.
 pub(super) async fn ask(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -39,19 +40,19 @@ pub(super) async fn ask(
 ) -> Result<Response, Problem> {
     let body = PacedBody::new(body, &state).collect(MAX_REQUEST_LEN).await?;
     let request = parse(&body)?;
-    if state.cas.renew(&claims, xorb).await? {
+    if state.server.renew(&claims, xorb).await? {
         return Ok(Json(WasInsertedJson { was_inserted: false }).into_response());
     }
-    state.cas.check_headroom(request.body_len).await?;
+    state.server.store.check_headroom(request.body_len).await?;
     let request = GrantRequest {
         claims: &claims,
         xorb,
         body_len: request.body_len,
         crc64nvme: request.crc64nvme,
-        expires_unix_secs: state.clock.now().as_secs().saturating_add(GRANT_LIFE_SECS),
+        expires_unix_secs: state.shared.clock.now().as_secs().saturating_add(GRANT_LIFE_SECS),
         nonce: rand::random(),
     };
-    let issued = request.issue(&state.keys.current());
+    let issued = request.issue(&state.shared.keys.current());
     let grant = GrantJson {
         id: issued.id.expose().to_owned(),
         method: "PUT",
@@ -61,12 +62,13 @@ pub(super) async fn ask(
     Ok((StatusCode::CREATED, Json(grant)).into_response())
 }
 
-/// What a client wants to send.
+/// The length and the checksum of the bytes that a client wants to send.
 struct Announced {
     body_len: u64,
     crc64nvme: u64,
 }
 
+/// Parses and checks the body of a request for a grant.
 fn parse(body: &[u8]) -> Result<Announced, Problem> {
     let invalid = |detail: &str| Problem::new(Code::InvalidRequest, detail);
     let request: GrantRequestJson = serde_json::from_slice(body).map_err(|error| {
@@ -74,12 +76,13 @@ fn parse(body: &[u8]) -> Result<Announced, Problem> {
         invalid("The body must be {\"length\":…,\"checksum\":{\"algo\":\"crc64nvme\",\"value\":\"…\"}}.")
     })?;
     if request.checksum.algo != "crc64nvme" {
-        // A 404 and nothing else makes a client upload directly: one of tomorrow, with another
-        // checksum, can do that.
+        // A future client may use another checksum. A 404 is the only status that makes it upload
+        // directly.
         let detail = "Unsupported checksum; use crc64nvme, or upload to /v1/xorbs.";
         return Err(Problem::new(Code::NotFound, detail));
     }
     let value = request.checksum.value;
+    // Only digits, because `parse` would accept a plus sign.
     let crc64nvme = value.parse().ok().filter(|_| value.bytes().all(|byte| byte.is_ascii_digit()));
     let crc64nvme = crc64nvme.ok_or_else(|| invalid("The checksum value must be a decimal 64-bit number."))?;
     if request.length == 0 {
@@ -91,7 +94,7 @@ fn parse(body: &[u8]) -> Result<Announced, Problem> {
     Ok(Announced { body_len: request.length, crc64nvme })
 }
 
-/// `PUT /v1/grants/{xorb}?s=…`: the bytes, which cannot be read before the commit.
+/// `PUT /v1/grants/{xorb}?s=…`: receives the bytes. They are invisible until the commit.
 pub(super) async fn send(
     State(state): State<AppState>,
     HashPath(xorb): XorbPath,
@@ -100,35 +103,37 @@ pub(super) async fn send(
     body: Body,
 ) -> Result<StatusCode, Problem> {
     let signature = pairs.iter().find(|(name, _)| name == "s").map_or("", |(_, value)| value);
-    let now = state.clock.now().as_secs();
-    let grant = state.keys.check(|ring| check_granted_upload(ring, signature, &xorb, now)).await;
+    let now = state.shared.clock.now().as_secs();
+    let grant = state.shared.keys.check(|ring| check_granted_upload(ring, signature, &xorb, now)).await;
     let grant = grant.map_err(forbidden)?;
     let declared_len = http_body::Body::size_hint(&body).exact();
+    // The request has no token, so the grant says which tenant sends it.
     sender.tenant = grant.tenant();
     let body = PacedBody::of_upload(body, &state, sender);
-    state.cas.upload_granted(GrantedUpload { grant, xorb, declared_len, body }).await?;
+    state.server.upload_granted(GrantedUpload { grant, xorb, declared_len, body }).await?;
     Ok(StatusCode::OK)
 }
 
-/// `POST /v1/xorb-commits/{prefix}/{hash}/grant/{id}`: 200 when the xorb is stored, however often
-/// that is asked. There is no body, and no `Content-Length` either.
+/// `POST /v1/xorb-commits/{prefix}/{hash}/grant/{id}`: responds with 200 when the xorb is stored,
+/// and again to repeated commits. The request has no body and no `Content-Length`.
 pub(super) async fn commit(
     State(state): State<AppState>,
     Caller(claims): Caller,
     CommitPath { xorb, id }: CommitPath,
 ) -> Result<StatusCode, Problem> {
-    let now = state.clock.now().as_secs();
-    let grant = state.keys.check(|ring| check_grant(ring, &id, &xorb, now)).await;
+    let now = state.shared.clock.now().as_secs();
+    let grant = state.shared.keys.check(|ring| check_grant(ring, &id, &xorb, now)).await;
     let grant = grant.and_then(|grant| grant.check_owner(&claims).map(|()| grant));
     let grant = grant.map_err(|refused| match refused.reason() {
         Reason::Owner => forbidden(refused),
-        // A 404 makes a client ask for a new grant; a 403 would end its upload.
+        // A 404 makes the client request a new grant. A 403 would end its upload.
         _ => Problem::from(UploadError::NothingSent).because(refused),
     })?;
-    state.cas.commit_granted(&claims, xorb, grant).await?;
+    state.server.commit_granted(&claims, xorb, grant).await?;
     Ok(StatusCode::OK)
 }
 
+/// The response to a refused grant. It does not say why the grant was refused.
 fn forbidden(refused: Refused) -> Problem {
     tracing::debug!(reason = refused.reason().name(), "grant rejected");
     Problem::new(Code::Forbidden, "The grant is expired or does not allow this request; request a new grant.")

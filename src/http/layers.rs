@@ -1,4 +1,4 @@
-//! What happens around every request: an id, a span, one log line, the counts.
+//! The layer that observes every request: request id, tracing span, log line, metrics.
 
 use std::time::Instant;
 
@@ -17,24 +17,26 @@ use crate::runtime::telemetry::{millis, shown};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What is counted as the status of a request whose client did not wait for one, as nginx does.
+/// Status in logs and metrics for a request whose client disconnected before the response. nginx
+/// uses the same number.
 pub(super) const CLIENT_LEFT: u16 = 499;
 
-/// Longest request id that is taken over from a client or proxy.
+/// Maximum length of a request id from a client or proxy; a longer one is replaced.
 const MAX_REQUEST_ID_LEN: usize = 128;
 
-/// The id of a request, beside its headers.
+/// The id of a request, as an extension.
 #[derive(Clone, Debug)]
 pub(super) struct RequestId(pub(super) String);
 
-/// Gives the request an id, or takes over the one it has, and counts and logs it. The query string
-/// is never logged: signed URLs carry their authority there.
+/// Takes the request id from the request's header or makes one, and counts and logs the request.
+/// The query string is never logged, because it contains the signatures of signed URLs.
 pub(super) async fn observe(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
     request.extensions_mut().insert(RequestId(id.to_str().unwrap_or_default().to_owned()));
     let method = known(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or("(none)", MatchedPath::as_str).to_owned();
-    // Of the highest level, so that an error has its request's id whatever else is not logged.
+    // A span of the level `error`, so that it exists at any log level and every logged error has
+    // the id of its request.
     let span = tracing::error_span!(
         "request",
         id = id.to_str().unwrap_or_default(),
@@ -45,7 +47,7 @@ pub(super) async fn observe(State(state): State<AppState>, mut request: Request,
         token = Empty,
     );
     let begin = Instant::now();
-    state.metrics.requests_in_flight.inc();
+    state.shared.metrics.requests_in_flight.inc();
     let mut in_flight =
         InFlight { state: &state, span: span.clone(), begin, route, method, status: CLIENT_LEFT, code: None };
     let mut response = match check_host(&request) {
@@ -59,6 +61,7 @@ pub(super) async fn observe(State(state): State<AppState>, mut request: Request,
     response
 }
 
+/// The request id in the header if it is valid, else a random one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let given = headers.get(X_REQUEST_ID).filter(|id| {
         let id = id.as_bytes();
@@ -69,7 +72,8 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     })
 }
 
-/// The method as a label; clients must not be able to make up labels.
+/// The method as a label of metrics. An unknown method is `OTHER`, so that clients cannot create
+/// labels.
 fn known(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
@@ -83,8 +87,8 @@ fn known(method: &Method) -> &'static str {
     }
 }
 
-/// A request in flight. Counted and logged when it ends, also when its client disconnects and the
-/// handler is dropped.
+/// A request until its response begins. Dropping this counts and logs the request. If the client
+/// disconnects earlier, the future of the handler is dropped, and this with it.
 struct InFlight<'a> {
     state: &'a AppState,
     span: Span,
@@ -92,16 +96,17 @@ struct InFlight<'a> {
     route: String,
     method: &'static str,
     status: u16,
-    /// Of the problem in the response, if it is one.
+    /// The code of the problem, if the response is one.
     code: Option<&'static str>,
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        let (metrics, status, code, elapsed) = (&self.state.metrics, self.status, self.code, self.begin.elapsed());
+        let (metrics, status, code, elapsed) =
+            (&self.state.shared.metrics, self.status, self.code, self.begin.elapsed());
         metrics.requests_in_flight.dec();
         let elapsed_ms = millis(elapsed);
-        // A failure of the server has been logged already, where its cause is known.
+        // A server error is logged as info here, because its cause was logged as an error already.
         self.span.in_scope(|| match (status, self.method) {
             (CLIENT_LEFT, _) => tracing::info!(elapsed_ms, "the client disconnected before the response"),
             (_, "POST" | "PUT") | (500.., _) => tracing::info!(status, code, elapsed_ms, "responded"),

@@ -1,20 +1,23 @@
-//! Lists of files and of xorbs, a page at a time.
+//! The routes that list files and xorbs, one page per request, in the order of the hashes.
+
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Query, State};
 use axum::http::request::Parts;
 
-use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
-use crate::service::{FileEntry, ListError, XorbEntry};
+use crate::service::{FileEntry, ListError, Server, XorbEntry};
 use crate::wire::{FilesPage, ListedFile, ListedXorb, XorbsPage};
 
-/// Where a page begins, and how much is on it: the parameters `after` and `limit`.
+/// The query parameters `after` and `limit` of a page.
 #[derive(Debug, Default)]
 pub(super) struct PageQuery {
+    /// The hash after which the page begins.
     after: Option<String>,
+    /// Maximum number of entries.
     limit: Option<u32>,
 }
 
@@ -30,16 +33,11 @@ impl<S: Send + Sync> FromRequestParts<S> for PageQuery {
                 "after" => query.after = Some(value),
                 "limit" => {
                     let limit = value.parse().ok().filter(|limit| *limit > 0);
-                    let malformed = || {
-                        Problem::new(
-                            Code::InvalidRequest,
-                            "The parameter limit must be a number \
-                        above 0.",
-                        )
-                    };
+                    let detail = "The parameter limit must be a number above 0.";
+                    let malformed = || Problem::new(Code::InvalidRequest, detail);
                     query.limit = Some(limit.ok_or_else(malformed)?);
                 }
-                // Proxies and signers add parameters of their own.
+                // Unknown parameters are ignored, because proxies and signers add their own.
                 _ => {}
             }
         }
@@ -47,14 +45,14 @@ impl<S: Send + Sync> FromRequestParts<S> for PageQuery {
     }
 }
 
-/// `GET /v1/files?after=HASH&limit=N`.
+/// `GET /v1/files?after=HASH&limit=N`: a page of the files that the token may read.
 pub(super) async fn files(
-    State(state): State<AppState>,
+    State(server): State<Arc<Server>>,
     Caller(claims): Caller,
     query: PageQuery,
 ) -> Result<Json<FilesPage>, Problem> {
     let after = query.after.map(|hash| hash.parse()).transpose()?;
-    let page = state.cas.list_files(&claims, after, query.limit.unwrap_or(u32::MAX)).await?;
+    let page = server.list_files(&claims, after, query.limit.unwrap_or(u32::MAX)).await?;
     let file = |file: &FileEntry| ListedFile {
         hash: file.hash.to_string(),
         len: file.raw_len,
@@ -66,14 +64,14 @@ pub(super) async fn files(
     Ok(Json(FilesPage { files, next }))
 }
 
-/// `GET /v1/xorbs?after=HASH&limit=N`.
+/// `GET /v1/xorbs?after=HASH&limit=N`: a page of all xorbs.
 pub(super) async fn xorbs(
-    State(state): State<AppState>,
+    State(server): State<Arc<Server>>,
     Caller(claims): Caller,
     query: PageQuery,
 ) -> Result<Json<XorbsPage>, Problem> {
     let after = query.after.map(|hash| hash.parse()).transpose()?;
-    let page = state.cas.list_xorbs(&claims, after, query.limit.unwrap_or(u32::MAX)).await?;
+    let page = server.list_xorbs(&claims, after, query.limit.unwrap_or(u32::MAX)).await?;
     let xorb = |xorb: &XorbEntry| ListedXorb {
         hash: xorb.hash.to_string(),
         chunks: xorb.chunk_count,

@@ -1,7 +1,8 @@
-//! The HTTP face of the store: routes, headers, JSON, statuses.
+//! The HTTP layer: routes, headers, JSON, status codes.
 //!
-//! A handler extracts, calls one verb of `service::Cas`, renders. It knows nothing of SQL, paths or
-//! blob keys, and only `error` knows which status a failure has.
+//! A handler extracts its arguments from the request, calls a method of `service::Server`, and
+//! renders the result. It knows nothing about SQL, paths or blob keys. Only the module `error`
+//! knows which status a failure has.
 
 pub mod audit;
 mod auth;
@@ -49,11 +50,11 @@ mod usage;
 mod wire;
 mod xorbs;
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::FromRef;
 use axum::middleware::{from_fn_with_state, map_response_with_state};
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -67,82 +68,83 @@ use self::route::Route;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
-use crate::service::Cas;
+use crate::service::{Server, Store};
 
-/// What the handlers share. Cloning it is cheap, one count: every layer around a handler does it
-/// once per request.
+/// The state that all handlers share. Every layer around a handler clones it once per request,
+/// which is cheap: it increments two reference counts. A handler that needs only the server or the
+/// store takes only that.
 #[derive(Clone, Debug)]
 pub struct AppState {
-    shared: Arc<Shared>,
+    /// The server.
+    pub server: Arc<Server>,
+    /// Everything except the server.
+    pub shared: Arc<Shared>,
 }
 
-impl From<Shared> for AppState {
-    fn from(shared: Shared) -> Self {
-        Self { shared: Arc::new(shared) }
-    }
-}
-
-impl Deref for AppState {
-    type Target = Shared;
-
-    fn deref(&self) -> &Shared {
-        &self.shared
-    }
-}
-
-/// The parts of [`AppState`].
+/// The state that the handlers share in addition to the server.
 #[derive(Debug)]
 pub struct Shared {
-    /// The store.
-    pub cas: Cas,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// The minimum pace of a body.
+    /// The minimum pace of a request body.
     pub pace: Pace,
-    /// How long a request may take that does not stream.
+    /// Time limit for the head of a response, except for uploads.
     pub deadline: Duration,
-    /// Whether tokens are asked for.
+    /// Whether requests need tokens.
     pub auth: Auth,
     /// Reads the process statistics of the operating system, one request at a time.
     pub stats_pool: Pool,
-    /// The keys that sign.
+    /// The signing keys.
     pub keys: Keys,
-    /// What time it is.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Where clients reach this server.
+    /// The settings for the base URL that clients see.
     pub address: PublicAddress,
-    /// Whether there are upload grants. If not, there are no routes for them either.
+    /// Whether the server issues upload grants. If not, their routes do not exist.
     pub grants: bool,
-    /// Pages of which sites may use this server.
+    /// Sites whose pages may use this server.
     pub cors_origins: Origins,
-    /// The audit log, if there is one.
+    /// The audit log, if one is configured.
     pub audit: Option<Audit>,
 }
 
-/// The least progress that an upload or a download has to make.
+impl FromRef<AppState> for Arc<Server> {
+    fn from_ref(state: &AppState) -> Self {
+        Self::clone(&state.server)
+    }
+}
+
+impl FromRef<AppState> for Arc<Store> {
+    fn from_ref(state: &AppState) -> Self {
+        Self::clone(&state.server.store)
+    }
+}
+
+/// The minimum progress of an upload or a download.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Longest wait for the client's next bytes, or for it to take any.
+    /// Maximum time for which the server waits until the client sends or takes bytes.
     pub idle: Duration,
-    /// Bytes per second to be reached on average, after one `idle` of grace.
+    /// Minimum average rate. `idle` is added once to the time that it allows.
     pub min_bytes_per_sec: u64,
 }
 
-/// All of `routes`, each behind its layers. Other paths are a 404 with a JSON body, whatever the
-/// method and the token: a 401 or 405 on a path that a newer client probes would break its upload
-/// (spec 5.4.2).
+/// All routes, each with its layers. The response to any other path or method is a 404 with a JSON
+/// body, whatever the token. It is never a 401 or 405, because a newer client may probe a path, and
+/// these would end its upload (spec 5.4.2).
 pub fn router(state: AppState) -> Router {
     let routes = routes::routes(&state);
     let catalog = Arc::new(Catalog::of(routes.iter().map(Route::in_audit_log)));
     let router = routes.into_iter().fold(Router::new(), |router, route| route.add_to(router, &state));
     let router = router.fallback(error::unknown_route).method_not_allowed_fallback(error::unknown_route);
-    // From the outermost to the innermost, in one call: each call of `layer` clones everything
-    // behind it.
-    let protect = map_response_with_state(state.address.is_encrypted, security::protect);
+    // The layers, from the outermost to the innermost. They are added with one call of `layer`,
+    // because each call would clone everything inside it for each request.
+    let protect = map_response_with_state(state.shared.address.is_encrypted, security::protect);
     let observe = from_fn_with_state(state.clone(), layers::observe);
     let catch = CatchPanicLayer::custom(error::panicked);
-    let note = state.audit.clone().map(|audit| from_fn_with_state((state.clone(), audit, catalog), audit::note));
-    let share = state.cors_origins.is_any().then(|| from_fn_with_state(state.cors_origins.clone(), cors::share));
+    let note = state.shared.audit.clone().map(|audit| from_fn_with_state((state.clone(), audit, catalog), audit::note));
+    let share =
+        state.shared.cors_origins.is_any().then(|| from_fn_with_state(state.shared.cors_origins.clone(), cors::share));
     let router = match (note, share) {
         (Some(note), Some(share)) => router.layer((protect, observe, share, note, catch)),
         (Some(note), None) => router.layer((protect, observe, note, catch)),

@@ -1,4 +1,5 @@
-//! The OpenAPI document of all routes, made from the same table as the router.
+//! The OpenAPI document of all routes. It is made from the same table as the router, so that it
+//! cannot differ from it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::future::{Ready, ready};
@@ -25,25 +26,28 @@ use super::wire::ProblemJson;
 use super::{AppState, Auth, schema};
 use crate::wire::HashText;
 
-/// Name of the way to authenticate within the document.
+/// Name of the security scheme in the document.
 const TOKEN: &str = "token";
 
-/// `GET /openapi.json`, which describes these routes: all but the server's name is made once.
+/// The handler of `GET /openapi.json`, which describes these routes. Only the URL of the server
+/// differs between requests. Everything else is made at the first request.
 pub(super) fn document(
     routes: fn(&AppState) -> Vec<Route>,
 ) -> impl Fn(State<AppState>, BaseUrl) -> Ready<Response> + Clone + Send + Sync + 'static {
     let made = Arc::new(OnceLock::new());
     move |State(state), BaseUrl(base)| {
         let text: &String = made.get_or_init(|| {
-            serde_json::to_string(&describe(routes(&state), state.auth))
+            serde_json::to_string(&describe(routes(&state), state.shared.auth))
                 .expect("values with string keys can be serialized")
         });
+        // Inserts the URL into the serialized object.
         let members = text.strip_prefix('{').unwrap_or(text);
         let text = format!(r#"{{"servers":[{{"url":{}}}],{members}"#, Value::from(base));
         ready(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response())
     }
 }
 
+/// The document without the URL of the server.
 fn describe(routes: Vec<Route>, auth: Auth) -> OpenApi {
     let mut schemas: BTreeMap<String, RefOr<Schema>> = BTreeMap::new();
     schemas.insert(ProblemJson::name().into_owned(), ProblemJson::schema());
@@ -56,6 +60,7 @@ fn describe(routes: Vec<Route>, auth: Auth) -> OpenApi {
             schemas.extend(content.components.iter().cloned());
         }
         for (index, path) in route.paths.iter().enumerate() {
+            // axum serves HEAD with the handler of GET, unless HEAD has a route of its own.
             let mut methods = vec![route.method.clone()];
             if route.method == HttpMethod::Get && !heads.contains(path) {
                 methods.push(HttpMethod::Head);
@@ -79,10 +84,12 @@ fn describe(routes: Vec<Route>, auth: Auth) -> OpenApi {
     OpenApiBuilder::new().info(info).paths(paths).components(Some(components)).build()
 }
 
+/// The description of one method of one path. `is_alias` says that another path of the same route
+/// comes first.
 fn operation(route: &Route, method: &HttpMethod, path: &str, is_alias: bool, auth: Auth) -> OperationBuilder {
     let id = operation_id(name_of(method), path);
     let mut operation = OperationBuilder::new().summary(Some(route.summary)).operation_id(Some(id));
-    // A response to HEAD has the headers of the one to GET and no body.
+    // A response to HEAD has the headers of a response to GET, and no body.
     let is_head = *method == HttpMethod::Head;
     if is_alias {
         operation = operation.description(Some(format!("Same as `{}`.", route.paths.first().unwrap_or(&path))));
@@ -107,7 +114,7 @@ fn operation(route: &Route, method: &HttpMethod, path: &str, is_alias: bool, aut
     }
     let mut responses: BTreeMap<u16, ResponseBuilder> = BTreeMap::new();
     for declared in &route.responses {
-        // One status may come with one of several media types.
+        // Responses of the same status may have different media types.
         let known = responses.remove(&declared.status);
         let mut response = known.unwrap_or_else(|| ResponseBuilder::new().description(declared.description));
         if let Some(content) = declared.content.as_ref().filter(|_| !is_head) {
@@ -137,7 +144,7 @@ fn media_type(content: &Content) -> MediaType {
     MediaType::new(Some(content.schema.clone()))
 }
 
-/// What a parameter of a path is.
+/// Description and schema of a path parameter.
 fn path_parameter(name: &str) -> (&'static str, RefOr<Schema>) {
     match name {
         "hash" | "xorb" => ("64 hex digits, in the protocol's text form", schema::hash()),
@@ -149,7 +156,7 @@ fn path_parameter(name: &str) -> (&'static str, RefOr<Schema>) {
     }
 }
 
-/// A name for generated clients: the method and the path, as words.
+/// A name for generated clients: the words of the method and the path, joined with `_`.
 fn operation_id(method: &str, path: &str) -> String {
     let words = path.split('/').filter(|word| !word.is_empty()).map(|word| {
         let name = word.trim_matches(['{', '}']);

@@ -1,4 +1,5 @@
-//! Where clients reach this server: the beginning of the URLs that it hands out.
+//! The base URL under which clients reach this server, from settings and request headers. The
+//! server puts it into the URLs of its responses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,22 +15,22 @@ use super::AppState;
 use super::error::{Code, Problem};
 use super::peer::PeerAddr;
 
-/// How this server is reached, as far as the settings say.
+/// The settings for the base URL.
 #[derive(Clone, Debug, Default)]
 pub struct PublicAddress {
-    /// Where clients reach it, without a slash at the end; where they sent their request if not
-    /// set.
+    /// The base URL, without a slash at the end. If it is not set, the base URL is taken from each
+    /// request.
     pub url: Option<Arc<str>>,
-    /// Proxies whose `X-Forwarded-Proto`, `-Host` and `-Prefix` are trusted. With these headers any
-    /// other client could redirect data URLs, and the data of clients that use them.
+    /// Proxies whose `X-Forwarded-*` headers are trusted. No other sender may set them, because it
+    /// could make data URLs point to another server.
     pub trusted_proxies: Arc<[IpNet]>,
-    /// Whether this server itself speaks TLS.
+    /// Whether this server itself uses TLS.
     pub is_encrypted: bool,
 }
 
 impl PublicAddress {
-    /// The path under which clients reach the server: `/cas`, or nothing. A proxy may have left it
-    /// in place.
+    /// The path of the base URL, such as `/cas`, or nothing. Some proxies leave it in the path of a
+    /// request, so that the server must remove it.
     #[must_use]
     pub fn path(&self) -> &str {
         let url = self.url.as_deref().unwrap_or_default();
@@ -42,18 +43,19 @@ impl PublicAddress {
         self.trusted_proxies.iter().any(|net| net.contains(&peer))
     }
 
-    /// The client of a trusted proxy: of the forwarded addresses, the last one that is not a
-    /// trusted proxy itself. The addresses before it are claims of that client.
+    /// The client of a trusted proxy: the last forwarded address that is not a trusted proxy
+    /// itself. The addresses before it do not count, because the client may have invented them.
     pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
         if !self.trusts(peer) {
             return None;
         }
         let lines: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
+        // From the last entry to the first. An entry that is no address ends the search.
         let entries = lines.into_iter().rev().filter_map(|line| line.to_str().ok()).flat_map(|line| line.rsplit(','));
         entries.map_while(|entry| entry.trim().parse().ok()).find(|address| !self.trusts(*address))
     }
 
-    /// Where the sender of this request reaches the server.
+    /// The base URL for the sender of a request with these headers and this target.
     fn of(&self, peer: Option<IpAddr>, headers: &HeaderMap, uri: &Uri) -> String {
         if let Some(url) = &self.url {
             return url.to_string();
@@ -61,7 +63,7 @@ impl PublicAddress {
         let is_trusted = peer.is_some_and(|peer| self.trusts(peer));
         let forwarded = |name| if is_trusted { first(headers, name) } else { None };
         let scheme = forwarded("x-forwarded-proto").filter(|scheme| matches!(*scheme, "http" | "https"));
-        // An absolute target wins over the Host header (RFC 9112, section 3.2.2).
+        // An absolute target takes precedence over the Host header (RFC 9112, section 3.2.2).
         let host = forwarded("x-forwarded-host").or_else(|| uri.authority().map(|authority| authority.as_str()));
         let host = host.or_else(|| headers.get(HOST)?.to_str().ok()).unwrap_or("localhost");
         let prefix = forwarded("x-forwarded-prefix").map_or("", |prefix| prefix.trim_end_matches('/'));
@@ -71,15 +73,15 @@ impl PublicAddress {
     }
 }
 
-/// The first value of a header that every proxy on the way has added to: that of the one nearest to
-/// the client.
+/// The first value of a header to which every proxy appends. It is from the proxy that is nearest
+/// to the client.
 fn first<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let value = headers.get(name)?.to_str().ok()?;
     value.split(',').next().map(str::trim).filter(|value| !value.is_empty())
 }
 
-/// Refuses a request of HTTP/1.1 without exactly one valid `Host` (RFC 9112, section 3.2): proxies
-/// and servers that choose different ones would take it for different requests.
+/// Refuses an HTTP/1.1 request that does not have exactly one valid `Host` (RFC 9112, section 3.2).
+/// With several ones, a proxy and this server could choose different ones.
 pub(super) fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let is_valid = match (hosts.next(), hosts.next()) {
@@ -87,34 +89,31 @@ pub(super) fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
         (None, _) => request.version() < Version::HTTP_11,
         (Some(_), Some(_)) => false,
     };
-    let refused = || {
-        Problem::new(
-            Code::InvalidRequest,
-            "The request must have one Host header: a name, and optionally a \
-            port.",
-        )
-    };
-    if is_valid { Ok(()) } else { Err(refused()) }
+    let detail = "The request must have one Host header: a name, and optionally a port.";
+    if is_valid { Ok(()) } else { Err(Problem::new(Code::InvalidRequest, detail)) }
 }
 
+/// Whether the value is a host name or an address, with an optional port.
 fn is_host(value: &HeaderValue) -> bool {
     let Some(authority) = value.to_str().ok().and_then(|text| text.parse::<Authority>().ok()) else { return false };
-    // What is behind the host is a port, and there is nothing before it.
+    // An authority may begin with a user name, which a `Host` must not. Only a port may follow the
+    // host.
     let port = authority.as_str().strip_prefix(authority.host()).map(|rest| rest.strip_prefix(':').unwrap_or(rest));
     let is_port =
         |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && (port.is_empty() || port.parse::<u16>().is_ok());
     !authority.host().is_empty() && port.is_some_and(is_port)
 }
 
-/// Where the sender of a request reaches the server, without a slash at the end.
+/// The base URL for the sender of a request, without a slash at the end.
 #[derive(Debug)]
 pub(super) struct BaseUrl(pub(super) String);
 
-/// Maximum bytes of the base URL that a request gives: a name has 253, and a response may repeat it
-/// 10⁵ times. A configured URL is not limited.
+/// Maximum length of a base URL from request headers, because a response may repeat it 10⁵ times. A
+/// host name has up to 253 bytes. A configured URL is not limited.
 const MAX_BASE_LEN: usize = 320;
 
 impl BaseUrl {
+    /// Refuses a base URL that is too long.
     fn of_length(base: String) -> Result<Self, Problem> {
         if base.len() > MAX_BASE_LEN {
             let detail =
@@ -130,8 +129,8 @@ impl FromRequestParts<AppState> for BaseUrl {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
         let peer = parts.extensions.get::<PeerAddr>().map(|peer| peer.0.ip());
-        let base = state.address.of(peer, &parts.headers, &parts.uri);
-        if state.address.url.is_some() { Ok(Self(base)) } else { Self::of_length(base) }
+        let base = state.shared.address.of(peer, &parts.headers, &parts.uri);
+        if state.shared.address.url.is_some() { Ok(Self(base)) } else { Self::of_length(base) }
     }
 }
 
@@ -167,7 +166,7 @@ mod tests {
         check(&super::tests::address(None, &[]), "127.0.0.1", FORWARDED, "http://inside:8080");
     }
 
-    /// Every URL of a response repeats it.
+    /// A long response repeats the base URL in each of its URLs.
     #[test]
     fn base_url_above_320_bytes_is_refused() {
         let base = |len: usize| BaseUrl::of_length("a".repeat(len));
@@ -176,27 +175,27 @@ mod tests {
     }
 
     #[test]
-    fn http_1_1_takes_exactly_one_valid_host() {
-        let is_taken = |version: Version, hosts: &[&str]| {
+    fn http_1_1_needs_exactly_one_valid_host() {
+        let is_accepted = |version: Version, hosts: &[&str]| {
             let request = Request::builder().uri("/v1/files").version(version);
             let request = hosts.iter().fold(request, |request, host| request.header(HOST, *host));
             check_host(&request.body(()).unwrap()).is_ok()
         };
         for host in ["zorb", "zorb.example:8080", "127.0.0.1:1", "[::1]:8080", "a_b", "zorb:"] {
-            assert!(is_taken(Version::HTTP_11, &[host]), "{host}");
+            assert!(is_accepted(Version::HTTP_11, &[host]), "{host}");
         }
         for host in ["", ":80", "a@zorb", "zorb:x", "zorb:65536", "zorb:+1", "a b", "zorb/x", "a,b:1,c", "http://zorb"]
         {
-            assert!(!is_taken(Version::HTTP_11, &[host]), "{host}");
+            assert!(!is_accepted(Version::HTTP_11, &[host]), "{host}");
         }
-        assert!(!is_taken(Version::HTTP_11, &[]));
-        assert!(!is_taken(Version::HTTP_11, &["zorb", "zorb"]));
-        assert!(is_taken(Version::HTTP_10, &[]));
-        assert!(!is_taken(Version::HTTP_10, &["a", "b"]));
+        assert!(!is_accepted(Version::HTTP_11, &[]));
+        assert!(!is_accepted(Version::HTTP_11, &["zorb", "zorb"]));
+        assert!(is_accepted(Version::HTTP_10, &[]));
+        assert!(!is_accepted(Version::HTTP_10, &["a", "b"]));
     }
 
     #[test]
-    fn the_client_is_the_last_address_that_no_trusted_proxy_has() {
+    fn client_is_the_last_address_that_is_no_trusted_proxy() {
         let address = address(None, &["10.0.0.0/8"]);
         let client = |peer: &str, lines: &[&str]| {
             let mut headers = HeaderMap::new();
@@ -211,9 +210,9 @@ mod tests {
             "6.6.6.6 is a claim"
         );
         assert_eq!(client("10.0.0.1", &["6.6.6.6", "1.2.3.4"]).as_deref(), Some("1.2.3.4"));
-        assert_eq!(client("10.0.0.1", &["1.2.3.4, unknown"]), None, "nothing is guessed");
+        assert_eq!(client("10.0.0.1", &["1.2.3.4, unknown"]), None, "an invalid entry ends the search");
         assert_eq!(client("10.0.0.1", &[]), None);
-        assert_eq!(client("9.9.9.9", &["1.2.3.4"]), None, "whoever is no proxy may say anything");
+        assert_eq!(client("9.9.9.9", &["1.2.3.4"]), None, "the header of another sender is not trusted");
     }
 
     #[test]
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_in_the_settings_wins_over_whatever_a_request_says() {
+    fn a_configured_url_takes_precedence_over_headers() {
         let address = address(Some("https://cas.example/x"), &["10.0.0.0/8"]);
         check(&address, "10.1.2.3", FORWARDED, "https://cas.example/x");
         assert_eq!(address.path(), "/x");
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_chain_of_proxies_the_one_nearest_to_the_client_counts() {
+    fn proxy_nearest_to_the_client_decides_the_host() {
         let headers = [("host", "inside"), ("x-forwarded-host", "outer.example, inner"), ("x-forwarded-proto", "ftp")];
         check(&address(None, &["10.0.0.0/8"]), "10.0.0.1", &headers, "http://outer.example");
     }

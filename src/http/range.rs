@@ -1,28 +1,27 @@
-//! The `Range` header, in bytes (RFC 9110, section 14). The ranges of `?range=`, in chunks, are
+//! The `Range` header, in bytes (RFC 9110, section 14). Chunk ranges in `?range=` are parsed by
 //! [`ChunkRangeSpec`](crate::format::ChunkRangeSpec).
 //!
-//! Pure. In here the inclusive notation of HTTP becomes half-open, once.
+//! HTTP ranges include their last byte. They become half-open ranges here, and nowhere else.
 
 use crate::format::ByteRange;
 
-/// Ranges in one header, at most. Upstream puts at most 500 into one URL; a header with more is not
-/// from a client.
+/// Maximum number of ranges in one header. The reference server puts at most 500 into one URL.
 const MAX_RANGE_COUNT: usize = 1024;
 
-/// Why a text is no range, or there is nothing in it.
+/// Why a header selects no ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeError {
-    /// Not of the form.
+    /// The header is malformed.
     Malformed,
-    /// Of the form, but nothing is there.
+    /// The header is well-formed, but it selects nothing, too many ranges, or too many bytes.
     NotSatisfiable,
 }
 
-/// The byte ranges of a `Range` header over something of `len` bytes; `None` where the header is to
-/// be ignored because its unit is not bytes.
+/// The byte ranges of a `Range` header for a representation of `len` bytes. `None` if the header
+/// must be ignored because its unit is not bytes.
 ///
-/// Ranges are clamped, and those past the end left out, as RFC 9110 has it. Too many, or so many
-/// overlapping ones that they ask for more than there is, are refused as
+/// Ranges are clamped to the length, and ranges after the end are left out, as RFC 9110 says. Too
+/// many ranges, or overlapping ones that together exceed the length, are refused as
 /// [`RangeError::NotSatisfiable`] (RFC 9110, section 15.5.17).
 pub(super) fn parse_byte_ranges(header: &str, len: u64) -> Result<Option<Vec<ByteRange>>, RangeError> {
     let Some((unit, set)) = header.split_once('=') else { return Err(RangeError::Malformed) };
@@ -34,7 +33,7 @@ pub(super) fn parse_byte_ranges(header: &str, len: u64) -> Result<Option<Vec<Byt
     for spec in set.split(',') {
         let spec = spec.trim_matches([' ', '\t']);
         if spec.is_empty() {
-            // RFC 9110, section 5.6.1: recipients must take empty list elements.
+            // RFC 9110, section 5.6.1: recipients must accept and ignore empty list elements.
             continue;
         }
         if let Some(range) = parse_byte_range(spec, len)? {
@@ -55,8 +54,8 @@ pub(super) fn parse_byte_ranges(header: &str, len: u64) -> Result<Option<Vec<Byt
     Ok(Some(ranges))
 }
 
-/// The ranges of a text in which each has a start and an end, like `bytes=0-9,20-29`. `None` for
-/// anything else, for no range, and for too many.
+/// Parses a list in which each range has a first and a last byte, such as `bytes=0-9,20-29`. `None`
+/// for anything else, for an empty list, and for too many ranges.
 pub(super) fn parse_closed_ranges(text: &str) -> Option<Vec<ByteRange>> {
     let (unit, set) = text.split_once('=')?;
     if !unit.eq_ignore_ascii_case("bytes") || set.split(',').count() > MAX_RANGE_COUNT {
@@ -69,7 +68,7 @@ pub(super) fn parse_closed_ranges(text: &str) -> Option<Vec<ByteRange>> {
     set.split(',').map(parse).collect()
 }
 
-/// One element of the list; `None` where nothing of it is there.
+/// Parses one element of the list; `None` if it selects no bytes.
 fn parse_byte_range(spec: &str, len: u64) -> Result<Option<ByteRange>, RangeError> {
     let (first, last) = spec.split_once('-').ok_or(RangeError::Malformed)?;
     if first.is_empty() {
@@ -84,11 +83,11 @@ fn parse_byte_range(spec: &str, len: u64) -> Result<Option<ByteRange>, RangeErro
     if last < first {
         return Err(RangeError::Malformed);
     }
-    // `last` may be u64::MAX; clamping to the length comes first, so that adding 1 cannot overflow.
+    // The addition saturates, because `last` may be `u64::MAX`.
     Ok(ByteRange::new(first, last.saturating_add(1).min(len)))
 }
 
-/// Digits only; more than fit are taken as "very many", since their meaning is clear.
+/// Parses digits. Numbers that exceed 64 bits count as `u64::MAX`.
 fn parse_number(text: &str) -> Result<u64, RangeError> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(RangeError::Malformed);
@@ -96,7 +95,7 @@ fn parse_number(text: &str) -> Result<u64, RangeError> {
     Ok(text.parse().unwrap_or(u64::MAX))
 }
 
-// The path because fuzz/ includes this file in another place.
+// The path is explicit, because `fuzz/` includes this file from another directory.
 #[cfg(test)]
 #[path = "range/tests.rs"]
 mod tests;

@@ -1,4 +1,5 @@
-//! The routes that say what a file is made of (spec 5.1 to 5.3, 5.5).
+//! The routes for reconstructions of files (spec 5.1 to 5.3, 5.5). A reconstruction lists the terms
+//! of a file, which are runs of chunks of xorbs, and signed URLs for the bytes of these xorbs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::mem;
@@ -27,14 +28,14 @@ use crate::service::reconstruct::{BatchPlan, PlannedTerm, XorbPlan};
 use crate::service::{BatchReconstruction, Detail, Reconstruction};
 use crate::wire::{BatchJson, DescriptorJson, FetchInfoJson, FetchJson, ReconstructionV2Json, TermJson};
 
-/// Files of one query, at most.
+/// Maximum number of files in one query.
 const MAX_BATCH_COUNT: usize = 1000;
 
-/// Files in the query of one request, as the API description says. More do not fit into the head
-/// of a request through common proxies, which is 32 KiB.
+/// Maximum number of files in the query string of a request. The API description has it, too. More
+/// files do not fit into a request head of 32 KiB, which is the limit of common proxies.
 pub(super) const MAX_QUERY_COUNT: usize = 400;
 
-/// Bytes of a query for several files, at most: some 100 for each.
+/// Maximum length of the body of a query for several files. Each file takes about 100 bytes.
 const MAX_BATCH_BODY_LEN: u64 = 256 << 10;
 
 /// `GET /v2/reconstructions/{file}`.
@@ -115,17 +116,19 @@ pub(super) async fn batch_post(
         Problem::new(Code::InvalidRequest, detail)
     })?;
     let files = keys.0.iter().map(|key| key.hash.parse());
-    // Only now: a permit must not be held while a body arrives.
-    let _permit = state.cas.lookup_permit(tenant).await?;
+    // Acquired after the body was received, because a permit must not wait for a client.
+    let _permit = state.server.lookup_permit(tenant).await?;
     batch(&state, (tenant, &claims), base, files.collect::<Result<_, ParseHashError>>()?).await
 }
 
-/// `?chunk_byte_sizes=true` asks for the raw length of every chunk (spec 5.1).
+/// How detailed the response is: `?chunk_byte_sizes=true` requests the raw length of every chunk
+/// (spec 5.1).
 fn detail(query: &[(String, String)]) -> Detail {
     let is_asked = query.iter().any(|(name, value)| name == "chunk_byte_sizes" && value == "true");
     if is_asked { Detail::Chunks } else { Detail::Terms }
 }
 
+/// Plans the reconstruction of a file, or of the range in the `Range` header.
 async fn reconstruct(
     state: &AppState,
     claims: &Claims,
@@ -137,11 +140,11 @@ async fn reconstruct(
         None => None,
         Some(text) => Some(file_range(state, claims, file, text).await?),
     };
-    Ok(state.cas.reconstruct(claims, file, range, detail).await?)
+    Ok(state.server.reconstruct(claims, file, range, detail).await?)
 }
 
-/// One range of the file's bytes. A malformed one is a 400: a client reads a 416 as "past the end"
-/// (spec 9, row 33).
+/// Parses a `Range` header with one range of the file's bytes. The response to a malformed range is
+/// a 400, because a client takes a 416 for "past the end" (spec 9, row 33).
 async fn file_range(
     state: &AppState,
     claims: &Claims,
@@ -150,7 +153,7 @@ async fn file_range(
 ) -> Result<ByteRange, Problem> {
     let malformed =
         || Problem::new(Code::InvalidRange, "The Range header must be `bytes=A-B`, `bytes=A-` or `bytes=-N`.");
-    let len = match state.cas.file_len(claims, file).await? {
+    let len = match state.server.file_len(claims, file).await? {
         Some(len) => len,
         None if file == FileHash::EMPTY => 0,
         None => return Err(no_such_file(file)),
@@ -168,6 +171,7 @@ async fn file_range(
     }
 }
 
+/// Responds to a query for several files.
 async fn batch(
     state: &AppState,
     (tenant, claims): (Tenant, &Claims),
@@ -183,7 +187,7 @@ async fn batch(
     }
     let urls = Urls::new(state, base, tenant);
     let BatchReconstruction { plan: BatchPlan { files: plans, xorbs }, budget } =
-        state.cas.reconstruct_all(claims, &files).await?;
+        state.server.reconstruct_all(claims, &files).await?;
     let item_count = plans.iter().map(|file| file.terms.len()).sum::<usize>() + descriptor_count(&xorbs);
     let build = move || BatchJson {
         files: files.iter().zip(&plans).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),
@@ -192,7 +196,7 @@ async fn batch(
     json(state, item_count, budget, build).await
 }
 
-/// Items of a response: terms, lengths of chunks, and parts of xorbs.
+/// Number of items in a response: terms, lengths of chunks, and parts of xorbs.
 fn item_count(found: &Reconstruction) -> usize {
     let lens = found.chunk_raw_lens.iter().flatten();
     found.plan.file.terms.len() + lens.map(Vec::len).sum::<usize>() + descriptor_count(&found.plan.xorbs)
@@ -202,7 +206,7 @@ fn descriptor_count(xorbs: &[XorbPlan]) -> usize {
     xorbs.iter().map(|xorb| xorb.descriptors.len()).sum()
 }
 
-/// The terms, with the lengths of their chunks where there are any.
+/// The terms, with the lengths of their chunks if they were requested.
 fn detailed_terms(found: &Reconstruction) -> Vec<TermJson> {
     let mut terms = terms(&found.plan.file.terms);
     for (term, lens) in terms.iter_mut().zip(found.chunk_raw_lens.iter().flatten()) {
@@ -215,7 +219,7 @@ fn terms(terms: &[PlannedTerm]) -> Vec<TermJson> {
     terms.iter().map(TermJson::from).collect()
 }
 
-/// Version 2: a URL for as many descriptors as one may have.
+/// The URLs of a xorb in version 2: one URL for up to `MAX_URL_RANGE_COUNT` parts of the xorb.
 fn fetch(urls: &Urls, xorb: &XorbPlan) -> Vec<FetchJson> {
     let parts = urls.sign(xorb, &xorb.descriptors).into_iter();
     parts
@@ -227,7 +231,7 @@ fn fetch(urls: &Urls, xorb: &XorbPlan) -> Vec<FetchJson> {
         .collect()
 }
 
-/// Version 1: a URL for every descriptor.
+/// The URLs of xorbs in version 1: one URL for every part of a xorb.
 fn fetch_info(urls: &Urls, xorbs: &[XorbPlan]) -> BTreeMap<String, Vec<FetchInfoJson>> {
     let entries = |xorb: &XorbPlan| -> Vec<FetchInfoJson> {
         let signed = |part| {
@@ -239,6 +243,7 @@ fn fetch_info(urls: &Urls, xorbs: &[XorbPlan]) -> BTreeMap<String, Vec<FetchInfo
     xorbs.iter().map(|xorb| (xorb.xorb.to_string(), entries(xorb))).collect()
 }
 
+/// The response for a file that does not exist, or that the caller may not read.
 pub(super) fn no_such_file(file: FileHash) -> Problem {
     Problem::new(Code::NotFound, format!("File {file} not found."))
 }

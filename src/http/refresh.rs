@@ -1,5 +1,5 @@
-//! `GET /v1/token`: another token, for a client that runs for longer than its token lives
-//! (spec 5.13).
+//! `GET /v1/token`: exchanges a refresh token for a new access token (spec 5.13). A client needs it
+//! if it runs for longer than an access token is valid.
 
 use axum::Json;
 use axum::extract::State;
@@ -19,7 +19,7 @@ const X_XET_CAS_URL: HeaderName = HeaderName::from_static("x-xet-cas-url");
 const X_XET_ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-xet-access-token");
 const X_XET_TOKEN_EXPIRATION: HeaderName = HeaderName::from_static("x-xet-token-expiration");
 
-/// Response of `GET /v1/token`, as clients take it from the URL that refreshes their token.
+/// Response of `GET /v1/token`, in the form in which Xet clients read it.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RefreshedTokenJson {
@@ -27,12 +27,12 @@ pub(super) struct RefreshedTokenJson {
     access_token: String,
     /// When it expires, in seconds since 1970.
     exp: u64,
-    /// Where it is good.
+    /// The URL of the server for which the token is valid.
     cas_url: String,
 }
 
-/// `GET /v1/token` with a refresh token: the token in the body for programs that read JSON, and in
-/// headers for those that read headers.
+/// `GET /v1/token` with a refresh token. The new token is in the body and in headers, because some
+/// clients read the body and others the headers.
 pub(super) async fn refresh(
     State(state): State<AppState>,
     BaseUrl(base): BaseUrl,
@@ -44,13 +44,13 @@ pub(super) async fn refresh(
              issue --refresh`.";
         Problem::new(Code::Unauthorized, detail)
     })?;
-    let now = state.clock.now().as_secs();
-    let refresh = state.keys.check(|ring| check_refresh_token(ring, text, now)).await.map_err(invalid_token)?;
+    let now = state.shared.clock.now().as_secs();
+    let refresh = state.shared.keys.check(|ring| check_refresh_token(ring, text, now)).await.map_err(invalid_token)?;
     let token = refresh.make(now, rand::random());
-    context.belongs_to(&token);
+    context.set_token(&token);
     tracing::info!(token = %token.id, parent = %refresh.id, repo = %token.claims.repo, "issued a token");
     let exp = token.claims.expires_unix_secs;
-    let text = token.issue(&state.keys.current());
+    let text = token.issue(&state.shared.keys.current());
     let fields = [
         (X_XET_CAS_URL, HeaderValue::from_str(&base)),
         (X_XET_ACCESS_TOKEN, HeaderValue::from_str(text.expose())),
@@ -58,7 +58,7 @@ pub(super) async fn refresh(
     ];
     let json = RefreshedTokenJson { access_token: text.expose().to_owned(), exp, cas_url: base };
     let mut response = Json(json).into_response();
-    // What a header cannot say is in the body all the same.
+    // A value that is invalid in a header is left out. The body has all values.
     response.headers_mut().extend(fields.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))));
     Ok(response)
 }

@@ -1,4 +1,4 @@
-//! Responses that may be long.
+//! Renders responses that may be long. They are built on worker threads, and hold a memory budget.
 
 use axum::body::Body;
 use axum::http::HeaderValue;
@@ -11,9 +11,9 @@ use super::AppState;
 use super::error::Problem;
 use crate::service::ResponseBudget;
 
-/// A JSON response of so many items, built and serialized off the async threads. It holds `room`
-/// until its text exists; the text holds its own share of the budget until the client has received
-/// it.
+/// Renders a JSON response of `item_count` items. A response with many items is built and
+/// serialized on a worker thread. `budget` is held until the text exists. The text has a budget of
+/// its own, which is held until the client has received the response.
 pub(super) async fn json<T, F>(
     state: &AppState,
     item_count: usize,
@@ -24,30 +24,32 @@ where
     T: Serialize,
     F: FnOnce() -> T + Send + 'static,
 {
-    // The budget moves into the closure, which runs to its end even if the client disconnects.
+    // The budget moves into the closure, because the closure completes even if the client
+    // disconnects.
     let write = move || {
         let mut text = serde_json::to_vec(&value()).expect("values with string keys can be serialized");
-        // It may be kept for hours, and has grown by doubling.
+        // The buffer has grown by doubling, and a slow client may keep the text in memory for
+        // hours.
         text.shrink_to_fit();
         (text, budget)
     };
-    let (text, budget) = state.cas.compute(item_count, write).await;
+    let (text, budget) = state.server.compute(item_count, write).await;
     budgeted(state, budget, text, "application/json").await
 }
 
-/// A response that holds response budget until its client has received it: that of its
-/// construction, or its own.
+/// A response that holds a budget until its client has received it. The budget is a part of
+/// `made_in`, in which the response was built, or a new one.
 pub(super) async fn budgeted(
     state: &AppState,
     made_in: ResponseBudget,
     bytes: Vec<u8>,
     content_type: &'static str,
 ) -> Result<Response, Problem> {
-    let budget = state.cas.text_budget(made_in, bytes.len()).await?;
+    let budget = state.server.text_budget(made_in, bytes.len()).await?;
     let transfer = budget.transfer();
     let mut response = Response::new(Body::from(Bytes::from_owner(Budgeted { bytes, _budget: budget })));
     if let Some(transfer) = transfer {
-        // Built: from here on its client decides how long the budget is held.
+        // From here on the client decides how long the budget is held.
         transfer.begin();
         response.extensions_mut().insert(transfer);
     }
@@ -55,6 +57,7 @@ pub(super) async fn budgeted(
     Ok(response)
 }
 
+/// The bytes of a response. The last clone that is dropped releases the budget.
 struct Budgeted {
     bytes: Vec<u8>,
     _budget: ResponseBudget,

@@ -1,5 +1,5 @@
-//! From "these bytes of this xorb or file" to a response: conditions, byte ranges, headers, the
-//! stream (RFC 9110).
+//! Responses with bytes of a xorb or a file (RFC 9110): conditions, ranges, headers, and the stream
+//! of bytes.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -18,43 +18,46 @@ use super::error::{Code, Problem};
 use super::range::{RangeError, parse_byte_ranges};
 use super::sending::{RequestContext, Sending};
 use crate::format::{ByteRange, ChunkRange};
-use crate::service::{Cas, Form, ReadError, ReadStream, RegisteredFile, StoredXorb};
+use crate::service::{Form, ReadError, ReadStream, RegisteredFile, Server, StoredXorb};
 
-/// Chunks of a response, half-open, as in `?range=`.
+/// The header with the chunks of a response, as a half-open range like that in `?range=`.
 pub(super) const X_XORB_CHUNK_RANGE: HeaderName = HeaderName::from_static("x-xorb-chunk-range");
 
-/// Their bytes in the whole xorb of the form asked for, half-open.
+/// The header with the half-open byte range of these chunks in the whole xorb, in the requested
+/// form.
 pub(super) const X_XORB_BYTE_RANGE: HeaderName = HeaderName::from_static("x-xorb-byte-range");
 
-/// A xorb never changes under its hash; the `ETag` covers the rare second serialization.
+/// `Cache-Control` without authentication. The bytes under a hash never change. Only the
+/// compression of a xorb may change, and then its `ETag` changes.
 const CACHE_FOREVER: HeaderValue = HeaderValue::from_static("public, immutable, max-age=31536000");
 
-/// The same where not everybody may have it: no cache that many share may keep it, since it would
-/// ask for no token.
+/// `Cache-Control` with authentication. Shared caches must not store the response, because they
+/// would serve it without a token.
 const CACHE_PRIVATELY: HeaderValue = HeaderValue::from_static("private, immutable, max-age=31536000");
 
-/// Number of headers of a response, with those of every response: a header map that grows is
-/// rehashed.
+/// Number of headers of a response, with those that every response has. Capacity for all of them is
+/// reserved at once, because a header map that grows is rehashed.
 const HEADER_COUNT: usize = 14;
 
+/// `Content-Type` of bytes of any kind.
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// Immutable bytes that ranges can be read of.
+/// Immutable bytes. Ranges of them can be read.
 pub(super) trait Resource: Clone + Send + Sync + 'static {
-    /// What it is, in a sentence.
+    /// The name of this kind of resource in an error message.
     const NAME: &'static str;
 
-    /// How many bytes there are.
+    /// The length in bytes.
     fn byte_len(&self) -> u64;
 
-    /// Adds the headers that tell more of it.
+    /// Adds headers that describe the resource.
     fn describe(&self, headers: &mut HeaderMap);
 
-    /// Adds what a program can do about a range that is not there.
+    /// Adds fields to the problem of a range that does not exist.
     fn unsatisfied(&self, problem: Problem) -> Problem;
 
-    /// Streams bytes of it, counted from its start.
-    fn read(self, cas: Cas, bytes: ByteRange) -> impl Future<Output = Result<ReadStream, ReadError>> + Send;
+    /// Opens a stream of the bytes in a range, which counts from the start of the resource.
+    fn read(self, server: Arc<Server>, bytes: ByteRange) -> impl Future<Output = Result<ReadStream, ReadError>> + Send;
 }
 
 /// Some chunks of a xorb, in one form.
@@ -63,7 +66,7 @@ pub(super) struct XorbPart {
     xorb: Arc<StoredXorb>,
     form: Form,
     chunks: ChunkRange,
-    /// Their bytes in the whole xorb of this form.
+    /// The byte range of these chunks in the whole xorb, in this form.
     bytes: ByteRange,
 }
 
@@ -83,10 +86,10 @@ impl Resource for XorbPart {
         problem.with("chunks", self.xorb.layout().chunk_count())
     }
 
-    async fn read(self, cas: Cas, bytes: ByteRange) -> Result<ReadStream, ReadError> {
+    async fn read(self, server: Arc<Server>, bytes: ByteRange) -> Result<ReadStream, ReadError> {
         let offset = self.bytes.start();
         let moved = ByteRange::new(offset + bytes.start(), offset + bytes.end());
-        cas.read(&self.xorb, self.form, moved.expect("moving a range does not empty it")).await
+        server.store.read(&self.xorb, self.form, moved.expect("moving a range does not empty it")).await
     }
 }
 
@@ -103,12 +106,12 @@ impl Resource for RegisteredFile {
         problem
     }
 
-    async fn read(self, cas: Cas, bytes: ByteRange) -> Result<ReadStream, ReadError> {
-        cas.read_file(self, bytes).await
+    async fn read(self, server: Arc<Server>, bytes: ByteRange) -> Result<ReadStream, ReadError> {
+        server.read_file(self, bytes).await
     }
 }
 
-/// A resource, as a response has it.
+/// A resource with its `ETag` and `Cache-Control`.
 #[derive(Debug)]
 pub(super) struct Representation<R> {
     resource: R,
@@ -131,7 +134,8 @@ impl Representation<XorbPart> {
 }
 
 impl Representation<RegisteredFile> {
-    /// The representation of a file, which its hash names for ever.
+    /// The representation of a file. Its `ETag` is its hash, because the bytes under a hash never
+    /// change.
     pub(super) fn of_file(file: RegisteredFile) -> Self {
         let etag = format!("\"{}\"", file.hash);
         Self { resource: file, etag, cache: CACHE_PRIVATELY }
@@ -139,7 +143,7 @@ impl Representation<RegisteredFile> {
 }
 
 impl<R: Resource> Representation<R> {
-    /// Responds to a GET or HEAD for it.
+    /// Responds to a GET or HEAD request.
     pub(super) async fn respond(
         mut self,
         state: &AppState,
@@ -147,18 +151,18 @@ impl<R: Resource> Representation<R> {
         headers: &HeaderMap,
         context: RequestContext,
     ) -> Result<Response<Body>, Problem> {
-        if state.auth == Auth::Off {
+        if state.shared.auth == Auth::Off {
             self.cache = CACHE_FOREVER;
         }
-        // In this order (RFC 9110, section 13.2.2).
+        // RFC 9110, section 13.2.2, prescribes this order of the conditions.
         if if_match(headers, &self.etag) == Some(false) {
             let detail = format!("The ETag of this {} matches none of If-Match.", R::NAME);
             return Err(Problem::new(Code::PreconditionFailed, detail));
         }
         if if_none_match(headers, &self.etag) == Some(true) {
             let mut response = StatusCode::NOT_MODIFIED.into_response();
-            // The length of the 200 or none at all (RFC 9110, section 8.6); left alone, it would
-            // become that of nothing.
+            // The length in a 304 must be that of the 200 (RFC 9110, section 8.6). Otherwise the
+            // length of the empty body would be sent.
             response.headers_mut().insert(CONTENT_LENGTH, self.resource.byte_len().into());
             self.describe(response.headers_mut());
             return Ok(response);
@@ -173,28 +177,26 @@ impl<R: Resource> Representation<R> {
         Ok(response)
     }
 
-    /// The ranges of a `Range` header that is to be obeyed, counted from the start of the
-    /// representation.
+    /// The ranges of the `Range` header, which count from the start of the resource. `None` without
+    /// the header, if `If-Range` disables it, or if its unit is not bytes.
     fn ranges(&self, headers: &HeaderMap) -> Result<Option<Vec<ByteRange>>, Problem> {
         let Some(range) = headers.get(RANGE).filter(|_| if_range(headers, &self.etag)) else { return Ok(None) };
         let len = self.resource.byte_len();
         let text = range.to_str().map_err(|_| RangeError::Malformed);
         text.and_then(|text| parse_byte_ranges(text, len)).map_err(|error| match error {
-            RangeError::Malformed => Problem::new(
-                Code::InvalidRange,
-                "The Range header must be `bytes=` and a list of `A-B`, `A-` or \
-                    `-N`.",
-            ),
+            RangeError::Malformed => {
+                let detail = "The Range header must be `bytes=` and a list of `A-B`, `A-` or `-N`.";
+                Problem::new(Code::InvalidRange, detail)
+            }
             RangeError::NotSatisfiable => {
-                let detail = format!(
-                    "The resource has {len} bytes; the Range header selects none of them, or too \
-                    many."
-                );
+                let detail =
+                    format!("The resource has {len} bytes; the Range header selects none of them, or too many.");
                 self.resource.unsatisfied(Problem::new(Code::RangeNotSatisfiable, detail)).unsatisfied(len)
             }
         })
     }
 
+    /// The response with the whole resource.
     async fn whole(
         &self,
         state: &AppState,
@@ -212,6 +214,7 @@ impl<R: Resource> Representation<R> {
         Ok(response)
     }
 
+    /// The response with one range.
     async fn single(
         &self,
         state: &AppState,
@@ -227,17 +230,17 @@ impl<R: Resource> Representation<R> {
         Ok(response)
     }
 
-    /// Several ranges as `multipart/byteranges`. The parts are opened sequentially, as the client
-    /// reads; the first one at once, so that an unreadable xorb is an error response and not a cut
-    /// connection.
+    /// The response with several ranges, as `multipart/byteranges`. The parts are opened one by one
+    /// while the client reads. The first part is opened before the response begins, so that an
+    /// unreadable xorb leads to an error response and not to a cut connection.
     async fn multiple(
         &self,
         state: &AppState,
         ranges: &[ByteRange],
         context: RequestContext,
     ) -> Result<Response<Body>, Problem> {
-        // Clients find the parts by searching for the boundary, so it must not occur in the data:
-        // 256 random bits.
+        // Clients find the parts by searching for the boundary. It has 256 random bits, so that it
+        // does not occur in the data.
         let boundary = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
         let mut len = 0;
         let mut parts = Vec::with_capacity(ranges.len());
@@ -255,16 +258,16 @@ impl<R: Resource> Representation<R> {
 
         let mut sending = Sending::begin(state, context).await?;
         let mut opened = match parts.first() {
-            Some((_, bytes)) => Some(sending.open(self.resource.clone().read(state.cas.clone(), *bytes)).await?),
+            Some((_, bytes)) => Some(sending.open(self.resource.clone().read(state.server.clone(), *bytes)).await?),
             None => None,
         };
-        let (cas, resource) = (state.cas.clone(), self.resource.clone());
+        let (server, resource) = (state.server.clone(), self.resource.clone());
         let parts = iter(parts).then(move |(head, bytes)| {
-            let (cas, resource, opened) = (cas.clone(), resource.clone(), opened.take());
+            let (server, resource, opened) = (server.clone(), resource.clone(), opened.take());
             async move {
                 let data = match opened {
                     Some(data) => data,
-                    None => resource.read(cas, bytes).await?,
+                    None => resource.read(server, bytes).await?,
                 };
                 Ok::<_, ReadError>(once(async { Ok(head) }).chain(data))
             }
@@ -278,13 +281,14 @@ impl<R: Resource> Representation<R> {
         Ok(response)
     }
 
+    /// A body with the bytes of a range.
     async fn stream(&self, state: &AppState, bytes: ByteRange, context: RequestContext) -> Result<Body, Problem> {
         let mut sending = Sending::begin(state, context).await?;
-        let opened = sending.open(self.resource.clone().read(state.cas.clone(), bytes)).await?;
+        let opened = sending.open(self.resource.clone().read(state.server.clone(), bytes)).await?;
         Ok(sending.body(bytes.byte_len(), opened))
     }
 
-    /// The headers of every response, 304 included.
+    /// Sets the headers that every response has, also a 304.
     fn describe(&self, headers: &mut HeaderMap) {
         headers.insert(ETAG, value(self.etag.clone()));
         headers.insert(CACHE_CONTROL, self.cache.clone());
@@ -297,9 +301,10 @@ impl<R: Resource> Representation<R> {
     }
 }
 
-/// A name of its own for each form, part and serialization.
+/// The `ETag` of some chunks of a xorb in one form. It also depends on the stored bytes, because
+/// the same chunks may be compressed in another way.
 fn etag(xorb: &StoredXorb, form: Form, chunks: ChunkRange) -> String {
-    // Two numbers of chunks of up to four digits each, and punctuation.
+    // The hash, the CRC, and two chunk numbers of up to four digits each with punctuation.
     let mut etag = String::with_capacity(64 + 16 + 16);
     // Writing to a String does not fail.
     let _ = match form {
@@ -320,6 +325,7 @@ fn response(body: Body) -> Response<Body> {
     response
 }
 
+/// A header value of text that the server made.
 fn value(text: String) -> HeaderValue {
     HeaderValue::try_from(text).expect("hex digits, numbers and punctuation are valid in a header")
 }

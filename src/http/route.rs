@@ -1,5 +1,4 @@
-//! One route: its methods and paths, what it takes to be let in, and what is said about it to
-//! people and programs.
+//! One route: its methods and paths, its limits and required scope, and its OpenAPI description.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +17,12 @@ use super::cost::{CostClass, bounded};
 use super::{AppState, schema};
 use crate::service::access::Scope;
 
-/// A route, made by [`Route::get`] and its like and completed by the methods that follow.
+/// A route. [`Route::get`] and the other methods create it, and further methods add its limits and
+/// its description.
 pub(super) struct Route {
     pub(super) method: HttpMethod,
-    /// The first is its name, the others are those of older clients.
+    /// The patterns of its paths. The first is its name in the audit log, the others are for older
+    /// clients.
     pub(super) paths: Vec<&'static str>,
     /// The scope that a token needs; `None` if no token is needed.
     pub(super) needs: Option<Scope>,
@@ -29,11 +30,11 @@ pub(super) struct Route {
     pub(super) parameters: Vec<Parameter>,
     pub(super) body: Option<Content>,
     pub(super) responses: Vec<Response>,
-    /// Statuses of failures, beside those that every route of its kind has.
+    /// Statuses of failures, in addition to those that [`Route::failures()`] finds by itself.
     failures: Vec<u16>,
-    /// Whether it is in the audit log like a write, although it changes nothing here.
+    /// Whether it is in the audit log like a write, although it changes nothing in the store.
     is_audited: bool,
-    /// What stands before the handler.
+    /// The limits that apply before the handler runs.
     cost: CostClass,
     handler: MethodRouter<AppState>,
 }
@@ -54,7 +55,7 @@ pub(super) struct Response {
     pub(super) content: Option<Content>,
 }
 
-/// What a body is.
+/// The media type and schema of a body.
 pub(super) struct Content {
     pub(super) media_type: &'static str,
     pub(super) schema: RefOr<Schema>,
@@ -63,7 +64,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Bytes, or text for programs that is not JSON.
+    /// Bytes of any kind, or text that is not JSON.
     pub(super) fn bytes(media_type: &'static str) -> Self {
         Self { media_type, schema: schema::binary(), components: Vec::new() }
     }
@@ -77,6 +78,7 @@ impl Content {
 }
 
 impl Route {
+    /// A route for one method and one path. `needs` is the scope of its token.
     fn new<H, T>(
         (method, filter): (HttpMethod, MethodFilter),
         path: &'static str,
@@ -102,7 +104,7 @@ impl Route {
         }
     }
 
-    /// A route for GET, and HEAD with it.
+    /// A route for GET, which also serves HEAD.
     pub(super) fn get<H, T>(path: &'static str, needs: impl Into<Option<Scope>>, handler: H) -> Self
     where
         H: Handler<T, AppState>,
@@ -111,7 +113,7 @@ impl Route {
         Self::new((HttpMethod::Get, MethodFilter::GET), path, needs, handler)
     }
 
-    /// A route for HEAD alone.
+    /// A route for HEAD, without GET.
     pub(super) fn head<H, T>(path: &'static str, needs: impl Into<Option<Scope>>, handler: H) -> Self
     where
         H: Handler<T, AppState>,
@@ -144,43 +146,45 @@ impl Route {
         Self::new((HttpMethod::Put, MethodFilter::PUT), path, needs, handler)
     }
 
-    /// Under these names as well.
+    /// Adds further paths, for older clients.
     pub(super) fn also(mut self, paths: &[&'static str]) -> Self {
         self.paths.extend_from_slice(paths);
         self
     }
 
-    /// Its cost class; `Lookup` if not set.
+    /// Sets the cost class; the default is `Lookup`.
     pub(super) const fn costs(mut self, cost: CostClass) -> Self {
         self.cost = cost;
         self
     }
 
-    /// It is in the audit log like a write.
+    /// Makes the audit log treat the route like a write.
     pub(super) const fn audited(mut self) -> Self {
         self.is_audited = true;
         self
     }
 
-    /// What it does, in one line.
+    /// Sets the summary, a line of text.
     pub(super) const fn says(mut self, summary: &'static str) -> Self {
         self.summary = summary;
         self
     }
 
+    /// Adds an optional query parameter, whose value is any text.
     pub(super) fn query(mut self, name: &'static str, description: &'static str) -> Self {
         let schema = schema::text();
         self.parameters.push(Parameter { name, is_header: false, is_required: false, description, schema });
         self
     }
 
+    /// Adds an optional request header, whose value is any text.
     pub(super) fn header(mut self, name: &'static str, description: &'static str) -> Self {
         let schema = schema::text();
         self.parameters.push(Parameter { name, is_header: true, is_required: false, description, schema });
         self
     }
 
-    /// The parameter added last has to be there.
+    /// Makes the parameter that was added last a required one.
     pub(super) fn required(mut self) -> Self {
         if let Some(parameter) = self.parameters.last_mut() {
             parameter.is_required = true;
@@ -188,7 +192,7 @@ impl Route {
         self
     }
 
-    /// What the parameter added last looks like; any text, if nothing else is said.
+    /// Sets the schema of the parameter that was added last.
     pub(super) fn of(mut self, schema: RefOr<Schema>) -> Self {
         if let Some(parameter) = self.parameters.last_mut() {
             parameter.schema = schema;
@@ -196,15 +200,16 @@ impl Route {
         self
     }
 
-    /// Statuses of failures that not every route of its kind has.
+    /// Adds statuses of failures that [`Route::failures()`] does not find by itself.
     pub(super) fn fails(mut self, statuses: &[u16]) -> Self {
         self.failures.extend_from_slice(statuses);
         self
     }
 
-    /// Every status of a failure that it may respond with.
+    /// All statuses of failures with which the route may respond. Most follow from its other
+    /// properties.
     pub(super) fn failures(&self, auth: Auth) -> BTreeSet<u16> {
-        // Too much to do, a defect, a deadline.
+        // Every route may respond with these: the tenant is over its share, a bug, an overload.
         let mut statuses: BTreeSet<u16> = self.failures.iter().copied().chain([429, 500, 503]).collect();
         if self.needs.is_some() && auth == Auth::Tokens {
             statuses.extend([401, 403]);
@@ -222,11 +227,13 @@ impl Route {
         statuses
     }
 
+    /// Sets the body of requests.
     pub(super) fn takes(mut self, body: Content) -> Self {
         self.body = Some(body);
         self
     }
 
+    /// Adds a successful response.
     pub(super) fn responses(
         mut self,
         status: u16,
@@ -237,25 +244,26 @@ impl Route {
         self
     }
 
-    /// Its method, in capitals.
+    /// The method of the route, in capitals.
     const fn method_name(&self) -> &'static str {
         name_of(&self.method)
     }
 
-    /// What the audit log has to know of it.
+    /// What the audit log needs to know of the route.
     pub(super) fn in_audit_log(&self) -> AuditedRoute<'_> {
         let method = self.method_name();
-        // A read by POST has its question in the body.
+        // A POST that needs only the scope `Read` changes nothing: it has its query in the body.
         let is_write = !matches!(method, "GET" | "HEAD") && self.needs != Some(Scope::Read);
         AuditedRoute { method, paths: &self.paths, changes: is_write || self.is_audited }
     }
 
-    /// Adds it to a router, under each of its names, behind the guard.
+    /// Adds the route to a router under each of its paths, with its limits and the check of tokens.
     pub(super) fn add_to(self, router: Router<AppState>, state: &AppState) -> Router<AppState> {
         let bound = (self.cost != CostClass::Upload).then(|| from_fn_with_state((state.clone(), self.cost), bounded));
         let check = self.needs.map(|scope| from_fn_with_state((state.clone(), scope), guard));
-        // Together, since each call copies what is behind a layer that was added, and what is
-        // behind that; the first is the outer one: who may not ask waits for nothing.
+        // Both layers are added in one call, because each call of `route_layer` would copy all
+        // layers inside it for each request. The first layer is the outer one: a request without a
+        // valid token is refused before it waits for a permit.
         let handler = match (check, bound) {
             (Some(check), Some(bound)) => self.handler.route_layer((check, bound)),
             (Some(check), None) => self.handler.route_layer(check),

@@ -1,6 +1,5 @@
-//! Every route on one screen: method, path, the scope that it takes, handler. The router and the
-//! OpenAPI document are both made from this, so that neither has a route that the other does not
-//! know.
+//! The table of all routes: method, path, required scope, handler. The router and the OpenAPI
+//! document are both made from this table, so that they cannot differ.
 
 use super::chunk_hashes::ChunkHashesJson;
 use super::cost::CostClass::{Light, Open, Upload};
@@ -16,17 +15,19 @@ use crate::wire::{
     BatchJson, ChunksJson, FilesPage, ReconstructionV2Json, RemovedFile, UsagePage, WasInsertedJson, XorbsPage,
 };
 
-/// The routes with these settings.
+/// All routes that exist with these settings.
 pub(super) fn routes(state: &AppState) -> Vec<Route> {
     let mut routes = vec![for_people(), for_writers(), for_readers(), for_lists(), for_operators()];
-    if state.grants {
+    if state.shared.grants {
         routes.push(for_granted());
     }
     routes.into_iter().flatten().collect()
 }
 
-/// For people and curl.
+/// The routes of xorbs for people and curl, and one by which old Xet clients check whether a xorb
+/// exists.
 fn for_people() -> Vec<Route> {
+    // The parameters and responses of a route that serves chunks of a xorb.
     let parts = |route: Route| {
         route
             .query("range", "chunks: A-B (B not included), A-, -N for the last N, or A; all if not given")
@@ -63,8 +64,9 @@ fn for_people() -> Vec<Route> {
     ]
 }
 
-/// For Xet clients that upload; the prefix is `default` or `default-merkledb` and means nothing
-/// (spec 9, row 1). The other names are those of older clients (spec 5.0).
+/// The routes for Xet clients that upload. The path segment `prefix` is `default` or
+/// `default-merkledb`; the server ignores it (spec 9, row 1). Paths in `also` are for older clients
+/// (spec 5.0).
 fn for_writers() -> Vec<Route> {
     vec![
         Route::post("/v1/xorbs/{prefix}/{hash}", Write, xorbs::upload_xet)
@@ -117,8 +119,8 @@ fn for_writers() -> Vec<Route> {
     ]
 }
 
-/// For Xet clients from 1.8.0 on, which ask for a grant before each upload and take a 404 for "no
-/// grants here".
+/// The routes of upload grants, for Xet clients from 1.8.0 on. These clients request a grant before
+/// each upload. Without the routes, a 404 tells them to upload directly.
 fn for_granted() -> Vec<Route> {
     vec![
         Route::post("/v1/xorb-grants/{prefix}/{hash}", Write, grants::ask)
@@ -144,7 +146,7 @@ fn for_granted() -> Vec<Route> {
     ]
 }
 
-/// For Xet clients that download.
+/// The routes for Xet clients that download.
 fn for_readers() -> Vec<Route> {
     const FILE_RANGE: &str = "bytes=A-B, inclusive, of the file";
     vec![
@@ -207,7 +209,7 @@ fn for_readers() -> Vec<Route> {
     ]
 }
 
-/// For those who ask what there is.
+/// The routes for lists and lookups.
 fn for_lists() -> Vec<Route> {
     vec![
         Route::get("/v1/files", Read, listing::files)
@@ -240,7 +242,7 @@ fn for_lists() -> Vec<Route> {
     ]
 }
 
-/// For operators.
+/// The routes for operators.
 fn for_operators() -> Vec<Route> {
     vec![
         Route::get("/healthz", None, health::live).costs(Open).says("Liveness probe: the process responds").responses(

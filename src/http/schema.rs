@@ -1,5 +1,5 @@
-//! Schemas of the OpenAPI document that types alone do not say: forms of texts, closed lists,
-//! ranges of numbers.
+//! Schemas of the OpenAPI document that Rust types do not express: patterns of texts, lists of
+//! allowed values, ranges of numbers.
 
 use utoipa::openapi::schema::{ArrayBuilder, KnownFormat, Object, ObjectBuilder, Schema, SchemaFormat, Type};
 use utoipa::openapi::{Ref, RefOr};
@@ -24,12 +24,12 @@ pub(super) fn binary() -> RefOr<Schema> {
     object(ObjectBuilder::new().schema_type(Type::String).format(Some(format)).build())
 }
 
-/// Text of which nothing more is known here.
+/// Any text.
 pub(super) fn text() -> RefOr<Schema> {
     String::schema()
 }
 
-/// Text of this form, a regular expression.
+/// Text that matches this regular expression.
 pub(super) fn form(pattern: &str) -> RefOr<Schema> {
     object(ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build())
 }
@@ -39,29 +39,29 @@ pub(super) fn one_of<'a>(words: impl IntoIterator<Item = &'a str>) -> RefOr<Sche
     object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build())
 }
 
-/// A whole number from 1 on that fits into 32 bits.
+/// A 32-bit number from 1 on.
 pub(super) fn count() -> RefOr<Schema> {
     let format = SchemaFormat::KnownFormat(KnownFormat::UInt32);
     let number = ObjectBuilder::new().schema_type(Type::Integer).format(Some(format));
     object(number.minimum(Some(1)).maximum(Some(u32::MAX)).build())
 }
 
-/// A `Range` header: bytes, and one range.
+/// A `Range` header with one byte range.
 pub(super) fn byte_range() -> RefOr<Schema> {
     form("^bytes=([0-9]+-[0-9]*|-[0-9]+)$")
 }
 
-/// Several byte ranges with both ends.
+/// Several byte ranges, each with start and end.
 pub(super) fn closed_byte_ranges() -> RefOr<Schema> {
     form("^bytes=[0-9]+-[0-9]+(,[0-9]+-[0-9]+)*$")
 }
 
-/// The codes of problems.
+/// The error codes of responses.
 pub(super) fn codes() -> RefOr<Schema> {
     one_of(Code::ALL.iter().map(|code| code.as_str()))
 }
 
-/// What is known of a sha256.
+/// The states of a sha256.
 pub(super) fn sha256_states() -> RefOr<Schema> {
     one_of(["verified", "claimed"])
 }
@@ -71,12 +71,12 @@ pub(super) fn digits() -> RefOr<Schema> {
     form("^[0-9]{1,20}$")
 }
 
-/// The checksums of grants.
+/// The checksum algorithms of grants.
 pub(super) fn checksums() -> RefOr<Schema> {
     one_of(["crc64nvme"])
 }
 
-/// How the bytes of a grant are sent.
+/// The method with which the bytes of a grant are sent.
 pub(super) fn grant_methods() -> RefOr<Schema> {
     one_of(["PUT"])
 }

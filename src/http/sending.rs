@@ -1,13 +1,14 @@
 //! Sends bytes of xorbs in pieces of about 256 KiB, each with a permit.
 //!
-//! A download of a gigabyte takes thousands of permits. So a small request that arrives in the
-//! middle waits for the pieces that are being sent and one more, not for the gigabyte. A permit is
-//! for the CPU: it is returned while a piece is read from the disk.
+//! A download of a gigabyte acquires thousands of permits, one after another. So a small request
+//! that arrives in the middle waits only for the pieces that are being sent and one more, and not
+//! for the whole gigabyte. A permit is for the CPU: it is released while a piece is read from the
+//! disk.
 //!
-//! A task that gets a permit continues behind all tasks that are ready by then
-//! ([`yield_to_ready`]). If a task used a free permit at once, the gate would never have a queue: a
-//! hundred ready tasks would each take their permit when the runtime schedules them, in the order
-//! of the runtime, and a new request would be behind all of them.
+//! A task that has acquired a permit first lets all ready tasks run ([`yield_to_ready`]). If it
+//! used a free permit at once, no queue would ever form at the gate. A hundred ready tasks would
+//! then use the permits in the order in which the runtime schedules them, and a new request would
+//! be behind all of them.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -29,7 +30,7 @@ use super::tenant::tenant_of;
 use crate::runtime::fair::{Permit, Tenant};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::telemetry::chain;
-use crate::service::{Cas, ReadError, ReadStream, StoreError};
+use crate::service::{ReadError, ReadStream, Server, StoreError};
 
 /// The context of a request: its tenant, and its connection.
 #[derive(Clone, Debug)]
@@ -42,46 +43,52 @@ impl FromRequestParts<AppState> for RequestContext {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
-        let tenant = tenant_of(state.auth, &parts.extensions);
-        // Every connection has one; without it, a permit ends when the next one begins.
+        let tenant = tenant_of(state.shared.auth, &parts.extensions);
+        // Every connection has a state. A request in a test may have none; then a permit is
+        // released when the next piece begins.
         let conn = parts.extensions.get::<Arc<ConnState>>().cloned().unwrap_or_default();
         Ok(Self { tenant, conn })
     }
 }
 
 impl RequestContext {
-    /// Receives a body, with permits while many bodies are received.
-    pub(super) fn receive(self, cas: &Cas) -> Receiving {
-        self.conn.receive(cas.receive_permit(self.tenant))
+    /// Begins to receive the body of an upload: with permits if many uploads are under way.
+    pub(super) fn receive(self, server: &Server) -> Receiving {
+        self.conn.receive(server.receive_permit(self.tenant))
     }
 }
 
-/// A response with the permit of its first piece.
+/// A response that is about to be sent, with the permit of its first piece.
 pub(super) struct Sending {
-    cas: Cas,
+    server: Arc<Server>,
     metrics: Arc<Metrics>,
     context: RequestContext,
-    /// `None` after a wait for the disk.
+    /// `None` if opening the data had to wait for the disk.
     permit: Option<Permit>,
 }
 
 impl Sending {
-    /// Waits for the first permit: to be done before anything is opened.
+    /// Waits for the permit of the first piece. To be called before the data is opened.
     pub(super) async fn begin(state: &AppState, context: RequestContext) -> Result<Self, Problem> {
-        let permit = yield_to_ready(state.cas.read_permit(context.tenant).await?).await;
-        Ok(Self { cas: state.cas.clone(), metrics: Arc::clone(&state.metrics), context, permit: Some(permit) })
+        let permit = yield_to_ready(state.server.read_permit(context.tenant).await?).await;
+        Ok(Self {
+            server: state.server.clone(),
+            metrics: Arc::clone(&state.shared.metrics),
+            context,
+            permit: Some(permit),
+        })
     }
 
-    /// Opens what is to be sent, in this permit unless that has to wait for the disk.
+    /// Opens the data with the permit. Releases the permit if opening has to wait for the disk.
     pub(super) async fn open<T>(&mut self, opening: impl Future<Output = T>) -> T {
         with_permit(&mut self.permit, self.context.tenant, opening).await
     }
 
-    /// A stream of so many bytes as a body. A failure is logged once, here, and cuts the
-    /// connection, so that no client takes a short body for a whole one.
+    /// A body of `len` bytes from this stream. A failure of the stream is logged here and cuts the
+    /// connection, so that no client takes a short body for a complete one.
     pub(super) fn body(self, len: u64, stream: ReadStream) -> Body {
-        let Self { cas, metrics, context, permit } = self;
-        let flow = Flow { cas, metrics, context, permit, stream, left: len, span: Span::current() };
+        let Self { server, metrics, context, permit } = self;
+        let flow = Flow { server, metrics, context, permit, stream, left: len, span: Span::current() };
         Body::from_stream(unfold(flow, |mut flow| async move {
             let piece = flow.next().await?;
             Some((piece, flow))
@@ -89,20 +96,25 @@ impl Sending {
     }
 }
 
+/// The state of a body that is being sent.
 struct Flow {
-    cas: Cas,
+    server: Arc<Server>,
     metrics: Arc<Metrics>,
     context: RequestContext,
-    /// For the first piece.
+    /// The permit of the first piece.
     permit: Option<Permit>,
     stream: ReadStream,
+    /// Bytes that are still to be sent.
     left: u64,
+    /// The span of the request, for the log line of a failure.
     span: Span,
 }
 
 impl Flow {
+    /// The next piece; `None` at the end.
     async fn next(&mut self) -> Option<Result<Bytes, ReadError>> {
-        // Buffer at most one piece for a stalled reader.
+        // Wait until the previous piece is sent, so that at most one piece is buffered for a
+        // stalled reader.
         self.context.conn.sent().await;
         if self.left == 0 {
             return None;
@@ -123,11 +135,12 @@ impl Flow {
         }
     }
 
+    /// Reads the next piece, and returns it with its permit. `Err(None)` at the end.
     async fn next_with_permit(&mut self) -> Result<(Bytes, Permit), Option<ReadError>> {
         let tenant = self.context.tenant;
         let mut permit = match self.permit.take() {
             Some(permit) => Some(permit),
-            None => Some(next_permit(&self.cas, tenant).await?),
+            None => Some(next_permit(&self.server, tenant).await?),
         };
         let piece = match with_permit(&mut permit, tenant, self.stream.next()).await {
             Some(Ok(piece)) => piece,
@@ -136,18 +149,20 @@ impl Flow {
         };
         match permit {
             Some(permit) => Ok((piece, permit)),
-            None => Ok((piece, next_permit(&self.cas, tenant).await?)),
+            None => Ok((piece, next_permit(&self.server, tenant).await?)),
         }
     }
 }
 
-async fn next_permit(cas: &Cas, tenant: Tenant) -> Result<Permit, Option<ReadError>> {
-    let permit = cas.next_read_permit(tenant).await.map_err(|error: StoreError| Some(error.into()))?;
+/// Acquires the permit of a further piece.
+async fn next_permit(server: &Server, tenant: Tenant) -> Result<Permit, Option<ReadError>> {
+    let permit = server.next_read_permit(tenant).await.map_err(|error: StoreError| Some(error.into()))?;
     Ok(yield_to_ready(permit).await)
 }
 
-/// Runs work for a tenant with its permit. The permit is paused while the work waits for the disk,
-/// so that readers of cached bytes need not wait for it. The disk has its own queues.
+/// Runs work for a tenant with its permit. If the work is not ready at once, it waits for the disk.
+/// Then the permit is released, so that readers of cached bytes can use it. The disk has its own
+/// queues.
 async fn with_permit<T>(permit: &mut Option<Permit>, tenant: Tenant, work: impl Future<Output = T>) -> T {
     let mut work = pin!(tenant.doing(work));
     if let Some(done) = poll_immediate(&mut work).await {
@@ -167,16 +182,16 @@ mod tests {
     use super::*;
     use crate::runtime::fair::FairGate;
 
-    /// The wait is in the queue of its tenant.
+    /// Work that waits for the disk must still run for its tenant.
     #[tokio::test]
-    async fn ready_data_is_taken_within_the_permit_and_waits_without() {
+    async fn ready_data_is_read_with_the_permit_and_awaited_without() {
         let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(7));
         let mut permit = Some(gate.wait(tenant, 1).await);
         assert_eq!(with_permit(&mut permit, tenant, ready(1)).await, 1);
         assert_eq!((permit.is_some(), gate.load()), (true, (1, 0)));
         let (sender, receiver) = oneshot::channel();
         let waiting = with_permit(&mut permit, tenant, async { (receiver.await, Tenant::current()) });
-        // The other one gets its permit while this one waits, and then lets it go on.
+        // The other tenant gets the permit while this one waits, and then completes its wait.
         let (waited, _) = tokio::join!(waiting, async {
             let _permit = gate.wait(Tenant::new(8), 1).await;
             sender.send(()).unwrap();
@@ -186,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gets_a_turn_at_once_lets_those_in_line_who_are_ready() {
+    async fn permit_is_used_only_after_all_ready_tasks_have_run() {
         let (gate, order) = (FairGate::unbounded(1), Arc::new(Mutex::new(Vec::new())));
         let work = |tenant, count| {
             let (gate, order) = (gate.clone(), Arc::clone(&order));
@@ -198,7 +213,8 @@ mod tests {
                 }
             }
         };
-        // Many of one tenant, ready at the same moment, and then one of another.
+        // Many requests of one tenant that are ready at the same time, and then one of another
+        // tenant.
         join_all((0..10).map(|_| work(1, 2)).chain([work(2, 1)])).await;
         let place = order.lock().unwrap().iter().position(|tenant| *tenant == 2).unwrap();
         assert!(place <= 2, "{order:?}");

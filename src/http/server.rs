@@ -1,6 +1,6 @@
-//! Connections: accepts, limits and serves them, and drains them at a stop.
+//! Accepts, limits and serves connections, and drains them when the server stops.
 //!
-//! After [`serve`] returns no connection is open. A request that was cut off at the end of the
+//! When [`serve`] returns, no connection is open. A request that was cut off at the end of the
 //! drain time was not acknowledged.
 
 use std::convert::Infallible;
@@ -43,30 +43,32 @@ const MAX_HEAD_LEN: usize = 64 << 10;
 /// may use all of it, because together they would take most of the server's memory.
 const MAX_READ_LEN: usize = 512 << 10;
 
-/// Maximum unsent bytes in the kernel's send buffer: one piece, beside the bytes in flight. Without
-/// this limit it takes up to 4 MiB per connection; with a thousand slow clients the kernel then
-/// runs out of socket memory and drops received packets, which are resent after 200 ms.
+/// Maximum unsent bytes in the kernel's send buffer: one piece, in addition to the bytes in flight.
+/// Without this limit, the buffer of a connection takes up to 4 MiB. With a thousand slow clients
+/// the kernel then runs out of socket memory and drops received packets, which are resent only
+/// after 200 ms.
 const MAX_UNSENT_LEN: u32 = 256 << 10;
 
-/// Connections that wait in the kernel to be accepted: the default maximum of Linux
-/// (`net.core.somaxconn`). With tokio's default of 1024, a burst of 1200 loses connections
+/// Maximum number of connections that wait in the kernel to be accepted. It is the default maximum
+/// of Linux (`net.core.somaxconn`). With tokio's default of 1024, a burst of 1200 loses connections
 /// (`cargo bench --bench overload`).
 const BACKLOG: u32 = 4096;
 
-/// Time limit of the first request head of a connection, as for a TLS handshake: clients connect to
-/// send a request.
+/// Time limit for the first request head of a connection, as for a TLS handshake. It is short,
+/// because a client connects only when it has a request to send.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause after a failed accept, which is mostly "too many open files" and would otherwise spin.
+/// Pause after a failed accept. The cause is mostly "too many open files", and without a pause the
+/// loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is served.
+/// The parts of a server that do not depend on a connection.
 #[derive(Clone, Debug)]
 pub struct Site {
     /// The routes.
     pub router: Router,
-    /// An optional path prefix of requests, like `/cas`, which a proxy may strip or pass on. Empty
-    /// for none.
+    /// A prefix of the paths of requests, such as `/cas`. A proxy may remove it or pass it on.
+    /// Empty if there is none.
     pub prefix: Arc<str>,
     /// Certificate and key; `None` for plain HTTP.
     pub tls: Option<Tls>,
@@ -75,16 +77,17 @@ pub struct Site {
 /// Limits of connections.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
-    /// Maximum connections. For a further one, the one that has been idle for longest is closed.
+    /// Maximum number of connections. For a further one, the connection that has been idle for
+    /// longest is closed.
     pub max_count: usize,
-    /// Proxies: their connections are those of many clients, so they have no limit per address.
+    /// Proxies that stand for many clients, so that they have no limit per address.
     pub trusted_proxies: Arc<[IpNet]>,
     /// Time limit for the next request head, from the end of the previous request. The first head
     /// has ten seconds at most.
     pub idle: Duration,
     /// Minimum pace of a response.
     pub send_pace: Pace,
-    /// How long responses in flight may take after a stop signal.
+    /// Maximum time for requests in flight after a stop signal.
     pub drain: Duration,
 }
 
@@ -95,7 +98,7 @@ pub struct ConnectionLimits {
 /// The address is in use, or this process is not permitted to use it.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Connections of the previous process may still be open.
+    // Without this option, `bind` fails while connections of a previous process are still open.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -104,7 +107,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// The HTTP/1.1 settings of every connection. `idle` limits the time for a request head.
 pub(super) fn configured(idle: Duration) -> http1::Builder {
     let mut http = http1::Builder::new();
-    // A client may shut down its sending half, and still wait for its response.
+    // A client may shut down its sending half, and still wait for the response.
     http.half_close(true).timer(TokioTimer::new()).header_read_timeout(idle);
     http.max_header_size(MAX_HEAD_LEN).max_buf_size(MAX_READ_LEN);
     http
@@ -123,7 +126,7 @@ pub async fn serve(
     let (tasks, graceful) = (TaskGroup::new(), GracefulShutdown::new());
     let limiter = ConnectionLimiter::new(limits.max_count, Arc::clone(&limits.trusted_proxies));
     let first_head = limits.idle.min(FIRST_HEAD_TIMEOUT);
-    // The first ends handshakes and idle connections, the second ends all.
+    // `stopping` ends handshakes and idle connections, `cutting_off` ends all connections.
     let (stopping, cutting_off) = (CancellationToken::new(), CancellationToken::new());
     let mut stop = pin!(stop);
     loop {
@@ -143,8 +146,8 @@ pub async fn serve(
         let Some(mut permit) = limiter.admit(peer.0.ip()) else {
             metrics.connections_refused.inc();
             tracing::debug!(peer = %peer.0.ip(), "connection refused: limit reached, overall or for this address");
-            // Best effort: the client may see only the end of the connection. A TLS client could
-            // not read a plain response.
+            // A failure is ignored: then the client sees only the end of the connection. A TLS
+            // client gets no response, because it could not read a plain one.
             if site.tls.is_none() {
                 let _ = stream.try_write(REFUSAL);
             }
@@ -163,7 +166,7 @@ pub async fn serve(
             let connection = async {
                 let opened = stopping.run_until_cancelled(tls::open(stream, site.tls.as_ref())).await;
                 match opened {
-                    Some(Ok(opened)) => converse(&http, opened, (peer, &conn, first_head), site, watcher).await,
+                    Some(Ok(opened)) => serve_requests(&http, opened, (peer, &conn, first_head), site, watcher).await,
                     Some(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                     None => {}
                 }
@@ -174,7 +177,7 @@ pub async fn serve(
                     () = permit.evicted() => tracing::debug!("closed an idle connection to accept a new one"),
                 }
             };
-            // A request that is cut off here was not acknowledged. The audit log still records it.
+            // A request that is cut off here was not acknowledged. The audit log has a line for it.
             let _ = cutting_off.run_until_cancelled(until_evicted).await;
             metrics.connections.dec();
             if conn.is_cut_off() {
@@ -184,7 +187,8 @@ pub async fn serve(
         });
     }
     drop(listener);
-    // Before the graceful shutdown, which makes the connections check `stopping`.
+    // `stopping` must be cancelled first, because the graceful shutdown makes the connections check
+    // it.
     stopping.cancel();
     if timeout(limits.drain, async { graceful.shutdown().await }).await.is_err() {
         tracing::warn!("drain_timeout is over; cutting off requests in flight");
@@ -194,7 +198,7 @@ pub async fn serve(
 }
 
 /// Serves the requests of one connection until it ends.
-async fn converse(
+async fn serve_requests(
     http: &http1::Builder,
     opened: Opened,
     (peer, conn, first_head): (PeerAddr, &Arc<ConnState>, Duration),
@@ -211,13 +215,15 @@ async fn converse(
         request.extensions_mut().insert(Arc::clone(&sender));
         let (conn, router, unread) = (Arc::clone(&sender), router.clone(), Arc::clone(&unread));
         async move {
-            // A connection that was evicted is dropped while this waits.
+            // If the connection was evicted, this future waits until it is dropped with the
+            // connection.
             let Some(in_flight) = conn.begin() else { return pending().await };
             let response = respond(router, unread, request).await?;
             conn.send(response.extensions().get::<Arc<Transfer>>().cloned());
             Ok::<_, Infallible>(response.map(|body| Responding { body, _in_flight: in_flight }))
         }
     });
+    // Completes if no request head has arrived in time.
     let no_head = async {
         sleep(first_head).await;
         if conn.has_begun() {
@@ -234,17 +240,19 @@ async fn converse(
     }
 }
 
+/// Sets the options of a new socket.
 fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
-    // Without this socket option the server works, with more socket memory.
+    // Without this socket option the server works, but uses more socket memory.
     if let Err(error) = bound_unsent(&stream, MAX_UNSENT_LEN) {
         tracing::debug!(%error, "cannot bound the socket's send buffer");
     }
     Ok(stream)
 }
 
-/// Makes the path that of a route. Removes the prefix if a proxy has passed it on, and duplicate
-/// leading slashes: clients append `/v1/…` to an endpoint with a trailing slash, and send `//v1/…`.
+/// Removes the prefix from the path of a request, if a proxy has passed it on. Also reduces several
+/// leading slashes to one: some clients append `/v1/…` to an endpoint with a trailing slash, so
+/// that they send `//v1/…`.
 fn normalise<B>(mut request: Request<B>, prefix: &str) -> Request<B> {
     let given = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
     let rest = given.strip_prefix(prefix).filter(|rest| rest.starts_with('/')).unwrap_or(given);
@@ -281,14 +289,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_kernel_takes_little_for_a_client_that_takes_nothing() {
+    async fn kernel_buffers_little_for_a_client_that_reads_nothing() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpSocket::new_v4().unwrap();
-        // Small, so that what is on its way is next to nothing.
+        // A small receive buffer, so that few bytes are in flight.
         client.set_recv_buffer_size(4 << 10).unwrap();
         let client = client.connect(listener.local_addr().unwrap()).await.unwrap();
         let stream = prepare(listener.accept().await.unwrap().0).unwrap();
-        // As much as the kernel would give a connection that needs it, in advance.
+        // As large as the kernel would let the send buffer grow.
         SockRef::from(&stream).set_send_buffer_size(4 << 20).unwrap();
         let (bytes, mut taken_len) = (vec![0; 64 << 10], 0);
         stream.writable().await.unwrap();

@@ -1,25 +1,27 @@
-//! Files by their sha256, for hubs: what git and LFS know a file by.
+//! The route that finds a file by its sha256, by which hubs and Git LFS name files.
+
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::extract::HashPath;
 use super::schema;
 use crate::format::shard::Sha256;
+use crate::service::Server;
 use crate::wire::HashText;
 
-/// `GET /v1/sha256/{digest}`: the file, and whether that is verified.
+/// `GET /v1/sha256/{digest}`: the file, and whether its sha256 is verified.
 pub(super) async fn find(
-    State(state): State<AppState>,
+    State(server): State<Arc<Server>>,
     Caller(claims): Caller,
     HashPath(sha256): HashPath<Sha256>,
 ) -> Result<Json<Sha256Json>, Problem> {
-    let known = state.cas.find_sha256(&claims, sha256).await?;
+    let known = server.find_sha256(&claims, sha256).await?;
     let known = known.ok_or_else(|| Problem::new(Code::NotFound, format!("No file has the sha256 {sha256}.")))?;
     let state = if known.is_verified { "verified" } else { "claimed" };
     Ok(Json(Sha256Json { file: known.file.to_string(), sha256: sha256.to_string(), state }))

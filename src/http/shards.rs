@@ -25,20 +25,22 @@ use crate::runtime::fair::Tenant;
 use crate::service::access::Claims;
 use crate::service::{ReceivedShard, RegisterError, RegisteredShard, UploadError};
 
-/// Time after which the response of a running registration begins. A rejection before has a status;
-/// later it is only an event in the stream.
+/// Time after which the response begins although the registration is still running. A failure
+/// before that has a status of its own. A later failure is only an event in the stream.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long the body of a shard may take, however steadily it comes: it holds a slot that others
-/// may wait for. 80 MiB in that time are 90 kB/s.
+/// Time limit for receiving the body of a shard, even at a steady pace, because the body holds a
+/// slot for which others may wait. It allows 80 MiB at 90 kB/s.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Interval of the keep-alive events in the stream; clients give up after 300 seconds of silence.
+/// Interval of the keep-alive events in the stream. Clients give up after 300 seconds without one.
 const HEARTBEAT: Duration = Duration::from_secs(20);
 
+/// A registration that is running.
 type Registering = Pin<Box<dyn Future<Output = Result<RegisteredShard, RegisterError>> + Send>>;
 
-/// `POST /v1/shards` and its older names: `{"result":1}`, or 0 where everything was known.
+/// `POST /v1/shards` and its older paths: responds with `{"result":1}`, or with 0 if nothing was
+/// new.
 pub(super) async fn register(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -50,7 +52,7 @@ pub(super) async fn register(
     Ok(Json(RegisteredJson { result: u8::from(shard.was_new) }))
 }
 
-/// `POST /v2/shards`: a line of JSON per event, the last one is the result.
+/// `POST /v2/shards`: responds with a line of JSON per event. The last event is the result.
 pub(super) async fn register_events(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -60,11 +62,14 @@ pub(super) async fn register_events(
 ) -> Result<Response<Body>, Problem> {
     let mut registering = begin(state, claims, tenant, body).await?;
     let first = match timeout(QUIET, &mut registering).await {
-        // Stock clients show people the sentence of an event; of a status they show the number.
+        // Xet clients show the message of an error event to the user. Of a response with a
+        // failure status they show only the number.
         Ok(Err(error @ RegisterError::OverQuota(_))) => Progress::Done(error_event(error, &context)),
         Ok(result) => Progress::Done(result_event(result?)),
         Err(_) => Progress::Running(registering),
     };
+    // While the registration runs, a keep-alive event is sent at intervals. Its numbers are
+    // required (spec 5.6), but have no meaning here.
     let events = unfold((first, context), |(progress, context)| async {
         let (event, next) = match progress {
             Progress::Over => return None,
@@ -84,21 +89,24 @@ pub(super) async fn register_events(
     Ok(response)
 }
 
+/// The state of the stream of events.
 enum Progress {
     Running(Registering),
+    /// The registration has ended, and this event is still to be sent.
     Done(Value),
+    /// The last event was sent.
     Over,
 }
 
-/// Receives the body; the rest is in the future.
+/// Receives the body of a shard. The returned future registers its files.
 async fn begin(state: AppState, claims: Claims, tenant: Tenant, body: Body) -> Result<Registering, Problem> {
     let declared_len = http_body::Body::size_hint(&body).exact();
-    let receiving = state.cas.receive_shard(tenant, declared_len, PacedBody::new(body, &state));
+    let receiving = state.server.receive_shard(tenant, declared_len, PacedBody::new(body, &state));
     let received = timeout(RECEIVE_TIMEOUT, receiving).await;
     let ReceivedShard { bytes, budget } = received.unwrap_or(Err(UploadError::Stalled))?;
-    let cas = state.cas.clone();
+    let server = state.server.clone();
     Ok(Box::pin(async move {
-        let registered = cas.register(&claims, bytes).await;
+        let registered = server.register(&claims, bytes).await;
         drop(budget);
         registered
     }))

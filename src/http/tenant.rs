@@ -1,5 +1,5 @@
-//! The tenant of a request: by its token's repository and subject, or by its address where there
-//! are no tokens. A data URL contains its tenant.
+//! The tenant of a request: determined by the repository and the subject of its token, or without a
+//! token by the address of its client. A data URL contains its tenant.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,10 +9,11 @@ use super::auth::{Auth, Caller};
 use super::peer::PeerAddr;
 use crate::runtime::fair::Tenant;
 
-/// Distinguishes addresses from tokens, which must not share a tenant by chance.
+/// Marks the numbers of IPv4 addresses. Without the mark, they would be small numbers, such as that
+/// of [`Tenant::SERVER`].
 const OF_ADDRESS: u64 = 0x5a0b_0add_0000_0000;
 
-/// The tenant of a request that has passed the guard.
+/// The tenant of a request. On a route that needs a token, the request must have passed the guard.
 pub(super) fn tenant_of(auth: Auth, extensions: &Extensions) -> Tenant {
     match extensions.get::<Caller>() {
         Some(caller) if auth == Auth::Tokens => caller.0.tenant(),
@@ -20,8 +21,8 @@ pub(super) fn tenant_of(auth: Auth, extensions: &Extensions) -> Tenant {
     }
 }
 
-/// The address that identifies a tenant: for IPv6 the /64 network, since a client with one address
-/// has all of it.
+/// The address that identifies a tenant. For IPv6 it is the /64 network, because a client with one
+/// address of a network usually has all of them.
 pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
@@ -29,12 +30,12 @@ pub(super) fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The tenant of requests from this address, or network.
+/// The tenant of requests from this address or network.
 pub(super) fn of_address(address: IpAddr) -> Tenant {
     let number = match address {
         IpAddr::V4(address) => OF_ADDRESS | u64::from(address.to_bits()),
-        // The upper half is the network. It is 0 for loopback, which is the server's own number, so
-        // 1 is used instead; no network has 1.
+        // The upper half is the network. The network of loopback is 0, which is the number of
+        // `Tenant::SERVER`. So 1 is used instead, which no network has.
         IpAddr::V6(address) => u64::try_from(address.to_bits() >> 64).unwrap_or_default().max(1),
     };
     Tenant::new(number)

@@ -1,10 +1,11 @@
 //! TLS on the server's port.
 //!
 //! A connection uses the certificate that was current when it began. A handshake has its own time
-//! limit, apart from that of requests, and runs in the task of its connection. Plaintext on the TLS
-//! port gets an HTTP response that says so.
+//! limit and runs in the task of its connection. The response to plaintext on the TLS port is an
+//! HTTP error that says that the port requires TLS.
 //!
-//! TLS 1.2 and 1.3, only HTTP/1.1. Client certificates are not requested.
+//! The server supports TLS 1.2 and 1.3, with HTTP/1.1 only. It does not request client
+//! certificates.
 
 use std::io;
 use std::pin::Pin;
@@ -23,47 +24,49 @@ use tokio_rustls::TlsAcceptor;
 
 use super::conn_state::PacedStream;
 
-/// Time limit for the handshake: two round trips, some KiB and one signature. The same as the
-/// connect timeout of our own client; a stalled client holds a connection slot no longer than that.
+/// Time limit for the handshake, so that a stalled client does not hold a seat for longer. A
+/// handshake takes two round trips, some KiB and one signature. The connect timeout of the client
+/// in this repository is the same.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes that are read from a socket at once. TLS by itself reads 4 KiB at a time, and a body that
-/// is read in permits would take sixteen times as many of them as one without TLS.
+/// Length of the read buffer between the socket and rustls. rustls reads 4 KiB at a time, and each
+/// read of a body may need a permit. Without the buffer, a body would need sixteen times as many
+/// permits as without TLS.
 const READ_LEN: usize = 64 << 10;
 
-/// First byte of whatever speaks TLS: the record type "handshake" (RFC 8446, section 5.1). No
-/// method of HTTP has it.
+/// First byte of a TLS connection: the record type "handshake" (RFC 8446, section 5.1). No HTTP
+/// method contains it.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-/// A certificate with its chain and its private key, which belong together.
+/// A certificate chain and its private key.
 #[derive(Clone, Debug)]
 pub struct Identity(Arc<ServerConfig>);
 
 /// Why a certificate and a key are invalid.
 #[derive(Debug, Error)]
 pub enum IdentityError {
-    /// The text of the certificates is no PEM.
+    /// The text of the certificates is not valid PEM.
     #[error("the certificates are not valid PEM")]
     Certificates(#[source] PemError),
-    /// There is no certificate in it.
+    /// The text has no certificate.
     #[error("no PEM certificate found")]
     NoCertificate,
-    /// There is no key, or none in PEM.
+    /// The text has no valid private key.
     #[error("no PEM private key found")]
     Key(#[source] PemError),
-    /// They do not belong together, or are of a kind that is not supported.
+    /// The certificate and the key do not match, or their kind is not supported.
     #[error("the certificate and the key do not match")]
     Pair(#[source] rustls::Error),
 }
 
 impl Identity {
-    /// Reads certificates (the server's own first, then those that lead to its authority) and the
-    /// key, both PEM.
+    /// Parses a certificate chain and the key, both in PEM. The first certificate is that of the
+    /// server, the others are those of the authorities that signed it.
     ///
     /// # Errors
     ///
-    /// One of them cannot be read, or the key is not that of the certificate. Dates and names are
-    /// not looked at.
+    /// One of them is malformed, or the key does not match the certificate. Dates and names are not
+    /// checked.
     pub fn parse(certificates: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
         let chain = chain.map_err(IdentityError::Certificates)?;
@@ -80,20 +83,20 @@ impl Identity {
     }
 }
 
-/// What new connections are encrypted with.
+/// The identity for new connections, which can be replaced. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Tls {
     identity: Arc<RwLock<Identity>>,
 }
 
 impl Tls {
-    /// This identity, until there is another one.
+    /// Begins with this identity. [`Tls::replace`] sets another one.
     #[must_use]
     pub fn new(identity: Identity) -> Self {
         Self { identity: Arc::new(RwLock::new(identity)) }
     }
 
-    /// Gives connections from now on another identity. Those that there are keep theirs.
+    /// Sets the identity of new connections. Existing connections keep theirs.
     pub fn replace(&self, identity: Identity) {
         *self.identity.write().unwrap_or_else(PoisonError::into_inner) = identity;
     }
@@ -103,7 +106,7 @@ impl Tls {
     }
 }
 
-/// Something to read from and write to.
+/// A byte stream in both directions.
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Send> Duplex for S {}
@@ -111,11 +114,11 @@ impl<S: AsyncRead + AsyncWrite + Send> Duplex for S {}
 /// A connection that is ready for its first request.
 pub(super) struct Opened {
     pub(super) stream: Pin<Box<dyn Duplex>>,
-    /// It speaks plain HTTP where TLS was to be spoken, and is to be told.
+    /// Whether the client sent plain HTTP to the TLS port, and gets a response that says so.
     pub(super) is_plaintext: bool,
 }
 
-/// Prepares a connection: does the handshake if the server has TLS.
+/// Prepares a connection for its first request: does the handshake if the server has TLS.
 ///
 /// # Errors
 ///
@@ -126,6 +129,7 @@ pub(super) async fn open(stream: PacedStream<TcpStream>, tls: Option<&Tls>) -> i
     };
     let handshake = async {
         let mut first = [0];
+        // `peek`, because the bytes must be left for the handshake or for HTTP.
         let len = stream.socket().peek(&mut first).await?;
         if len == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -150,10 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_taken_with_its_own_key_and_with_no_other() {
+    fn certificate_is_accepted_only_with_its_own_key() {
         let ((certificate, key), (_, other)) = (pair(), pair());
         assert!(Identity::parse(certificate.as_bytes(), key.as_bytes()).is_ok());
-        // In one file with the key, as some tools write it.
+        // Some tools write the certificate and the key to one file.
         let both = format!("{key}{certificate}");
         assert!(Identity::parse(both.as_bytes(), both.as_bytes()).is_ok());
         let refused =

@@ -1,5 +1,4 @@
-//! URLs of xorb data that carry their own authority (spec 5.10): making them, and serving what they
-//! allow.
+//! Signed URLs of xorb data (spec 5.10): signs them, and serves their ranges.
 
 use std::sync::Arc;
 
@@ -22,16 +21,16 @@ use crate::service::access::{DataUrl, GRACE_SECS, KeyRing, MAX_URL_RANGE_COUNT, 
 use crate::service::gc::{MIN_CONDEMNED, OBJECT_RETENTION};
 use crate::service::reconstruct::{Descriptor, XorbPlan};
 
-/// How long a URL is good for. It is fetched soon after it was given out, but may queue behind
-/// gigabytes.
+/// Lifetime of a URL. A client usually uses it at once, but it may have to download gigabytes from
+/// other URLs first.
 const URL_LIFE_SECS: u64 = 3600;
 
-// Nothing is written when a URL is given out: a xorb and a replaced blob outlive their URLs because
-// of what the service says there.
+// The store does not record which URLs exist. So GC must retain xorbs and replaced blobs for longer
+// than any URL is valid.
 const _: () = assert!(URL_LIFE_SECS + GRACE_SECS < MIN_CONDEMNED.as_secs());
 const _: () = assert!(URL_LIFE_SECS + GRACE_SECS < OBJECT_RETENTION.as_secs());
 
-/// Makes URLs for one response.
+/// Signs the URLs of one response.
 pub(super) struct Urls {
     base: BaseUrl,
     ring: Arc<KeyRing>,
@@ -40,15 +39,15 @@ pub(super) struct Urls {
 }
 
 impl Urls {
-    /// URLs with this base, for downloads that count towards this tenant's share. Call it before
-    /// the response is planned: a URL is rejected if its blob was described anew after it was
-    /// signed, which may happen while the plan waits for a permit.
+    /// URLs with this base, for downloads that count towards the share of this tenant. To be called
+    /// before the reconstruction is planned, because `data` rejects a URL if the layout of its blob
+    /// has changed since this call.
     pub(super) fn new(state: &AppState, base: BaseUrl, tenant: Tenant) -> Self {
-        let expires_unix_secs = state.clock.now().as_secs().saturating_add(URL_LIFE_SECS);
-        Self { base, ring: state.keys.current(), expires_unix_secs, tenant }
+        let expires_unix_secs = state.shared.clock.now().as_secs().saturating_add(URL_LIFE_SECS);
+        Self { base, ring: state.shared.keys.current(), expires_unix_secs, tenant }
     }
 
-    /// A URL for these descriptors, or several where they are too many for one.
+    /// Signs one URL for these parts of a xorb, or several URLs if the parts are too many for one.
     pub(super) fn sign<'d>(&self, plan: &XorbPlan, descriptors: &'d [Descriptor]) -> Vec<(String, &'d [Descriptor])> {
         let XorbPlan { xorb, incarnation, .. } = *plan;
         let batches = descriptors.chunks(MAX_URL_RANGE_COUNT);
@@ -65,7 +64,7 @@ impl Urls {
     }
 }
 
-/// `GET /v1/data/{xorb}?s=…`: ranges that were signed, each alone or all together.
+/// `GET /v1/data/{xorb}?s=…`: the bytes of one signed range, or of all of them.
 pub(super) async fn data(
     State(state): State<AppState>,
     HashPath(xorb): HashPath<XorbHash>,
@@ -76,10 +75,10 @@ pub(super) async fn data(
 ) -> Result<Response<Body>, Problem> {
     let signature = pairs.iter().find(|(name, _)| name == "s").map_or("", |(_, value)| value);
     let range = headers.get(RANGE).and_then(|range| range.to_str().ok()).unwrap_or_default();
-    // Signed ranges lie within the xorb, so they read the same whatever its length is.
+    // The length of the xorb is not known yet, and need not be: signed ranges are within the xorb.
     let ranges = parse_byte_ranges(range, u64::MAX).ok().flatten().unwrap_or_default();
-    let now = state.clock.now().as_secs();
-    let checked = state.keys.check(|ring| check_data_url(ring, &xorb, signature, &ranges, now)).await;
+    let now = state.shared.clock.now().as_secs();
+    let checked = state.shared.keys.check(|ring| check_data_url(ring, &xorb, signature, &ranges, now)).await;
     let refusal = || {
         Problem::new(
             Code::Forbidden,
@@ -90,33 +89,35 @@ pub(super) async fn data(
         tracing::debug!(reason = refused.reason().name(), "data URL rejected");
         refusal().because(refused)
     })?;
-    // Who fetches need not be who was given the URL, and comes from anywhere.
+    // A download counts towards the share of the tenant that requested the URL, because another
+    // machine may use the URL.
     context.tenant = permitted.tenant.unwrap_or(context.tenant);
-    let stored = state.cas.find(xorb).await?;
+    let stored = state.server.store.find(xorb).await?;
     let stored = stored.ok_or_else(|| Problem::new(Code::NotFound, format!("Xorb {xorb} not found.")))?;
-    // Where another blob has taken the place of the one that was planned with, these ranges are in
-    // the middle of something. The old blob is served as long as it is retained. Clients take a 403
-    // as "expired" and ask again (spec 5.10).
+    // The signed ranges are ranges of one blob of the xorb. If another blob has replaced it, the
+    // old one is served as long as GC retains it. After that, a client takes the 403 for "expired"
+    // and requests the reconstruction again (spec 5.10).
     let stored = if stored.incarnation() == permitted.incarnation {
         stored
     } else {
-        state.cas.find_replaced(xorb, permitted.incarnation).await?.ok_or_else(refusal)?
+        state.server.store.find_replaced(xorb, permitted.incarnation).await?.ok_or_else(refusal)?
     };
+    // When the URL was signed, the index may have had wrong offsets of the chunks of this blob.
     if stored.has_moved_since(permitted.expires_unix_secs.saturating_sub(URL_LIFE_SECS)) {
         return Err(refusal());
     }
     let whole = stored.layout().whole();
-    // Only the range counts here: a condition that fails would turn it into the whole xorb.
+    // All other headers are dropped, because a failed `If-Range` would select the whole xorb.
     let only_range: HeaderMap = headers.get(RANGE).map(|value| (RANGE, value.clone())).into_iter().collect();
     let representation = Representation::new(stored, Form::Serialized, whole);
-    // Without its range this is nothing, so a HEAD is about the range as well, though of others it
-    // is not (RFC 9110, section 14.2).
+    // A HEAD is handled like a GET with the range, because the URL permits nothing but its ranges.
+    // By RFC 9110 (section 14.2), a server would ignore `Range` for HEAD.
     let mut response = representation.respond(&state, &Method::GET, &only_range, context).await?;
     if method == Method::HEAD {
         *response.body_mut() = Body::empty();
     }
-    // Who may have a part is not told more of the whole than its length, and the URL does not live
-    // for a year.
+    // About the whole xorb, the holder of a URL may learn only its length. A cache must not keep
+    // the response for longer than a URL is valid.
     for name in [ETAG, X_XORB_CHUNK_RANGE, X_XORB_BYTE_RANGE] {
         response.headers_mut().remove(name);
     }

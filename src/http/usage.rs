@@ -1,4 +1,4 @@
-//! What repositories have, and may have.
+//! The route for the usage and the quotas of repositories.
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -12,7 +12,8 @@ use crate::service::access::RepoScope;
 use crate::service::{Holding, Limits, MeteredRepo, ResponseBudget, UsageError};
 use crate::wire::{OwnerUsage, RepoUsage, Usage, UsageLimits, UsagePage};
 
-/// `GET /v1/usage?repo=NAME`, or `?after=NAME&limit=N` for pages.
+/// `GET /v1/usage`: with `?repo=NAME` the usage of one repository, with `?after=NAME&limit=N` a
+/// page of several.
 pub(super) async fn usage(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -32,11 +33,11 @@ pub(super) async fn usage(
                 let limit = value.parse().ok().filter(|limit| *limit > 0);
                 count = limit.ok_or_else(|| garbled("The parameter limit must be a number above 0."))?;
             }
-            // Proxies and signers add parameters of their own.
+            // Unknown parameters are ignored, because proxies and signers add their own.
             _ => {}
         }
     }
-    let page = state.cas.usage(&claims, repo, after, count).await.map_err(|error| match error {
+    let page = state.server.usage(&claims, repo, after, count).await.map_err(|error| match error {
         UsageError::Foreign => {
             let detail = "Reading the usage of other repositories requires an admin token for all repositories.";
             Problem::new(Code::Forbidden, detail)
@@ -59,6 +60,7 @@ impl From<MeteredRepo> for RepoUsage {
     }
 }
 
+/// The name of a repository or an owner, and its usage with its limits.
 fn split(holding: Holding) -> (String, Usage) {
     let Limits { file_count: files, logical_len: logical_bytes, physical_len: physical_bytes } = holding.limits;
     let limits = UsageLimits { files, logical_bytes, physical_bytes };

@@ -1,4 +1,5 @@
-//! JSON as it goes over the wire, where our own client does not read it; and how the rest is made.
+//! The JSON bodies that only the server needs. Those that the client in this repository reads, too,
+//! are in `client/wire`; the conversions to them are here.
 
 use std::collections::BTreeMap;
 
@@ -91,8 +92,8 @@ pub(super) struct StatusJson {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ReadyJson {
     pub(super) status: &'static str,
-    /// `ok`, or `full` while less than `min_free_space` is free: reads and deletions go on, uploads
-    /// are refused.
+    /// `ok`, or `full` while less than `min_free_space` is free: then reads and deletions continue,
+    /// and uploads are refused.
     pub(super) store: &'static str,
 }
 
@@ -100,7 +101,7 @@ pub(super) struct ReadyJson {
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct FileKeysJson(pub(super) Vec<FileKeyJson>);
 
-/// One file of [`FileKeysJson`]. Clients send a prefix, too; it means nothing.
+/// One file of [`FileKeysJson`]. Clients also send a prefix, which is ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct FileKeyJson {
     #[schema(value_type = HashText)]

@@ -1,4 +1,4 @@
-//! The routes of xorbs.
+//! The routes that upload, download and describe xorbs.
 
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ use crate::service::access::Claims;
 use crate::service::{ResponseBudget, StoredXorb, Upload, Uploaded};
 use crate::wire::{ChunksJson, WasInsertedJson};
 
-/// `POST /xorbs/{hash}`: 201 for a new xorb, 200 for one that was there.
+/// `POST /xorbs/{hash}`: responds with 201 if the blob of this upload was stored, and with 200 if
+/// the xorb was stored before and its blob stays.
 pub(super) async fn upload(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -36,8 +37,8 @@ pub(super) async fn upload(
     Ok((status, Json(UploadedJson::from(uploaded))))
 }
 
-/// `POST /v1/xorbs/{prefix}/{hash}`: the same with the slack that stock clients need (spec 3.6),
-/// and always 200.
+/// `POST /v1/xorbs/{prefix}/{hash}`: like [`upload`], but with the larger limit that Xet clients
+/// need (spec 3.6), and always with 200.
 pub(super) async fn upload_xet(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -59,10 +60,10 @@ pub(super) async fn download(
     context: RequestContext,
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
-    // A client that checks before an upload skips a stored xorb, so the response is a promise: the
-    // xorb's lease is renewed in the index. A damaged xorb is reported as missing, so that it is
-    // uploaded again.
-    if method == Method::HEAD && caller.sees_all() && !state.cas.renew(&caller.0, hash).await? {
+    // A client that checks with HEAD before an upload does not upload a stored xorb. So GC must not
+    // delete the xorb, and its lease is renewed in the index. A damaged xorb is reported as
+    // missing, so that the client uploads it again.
+    if method == Method::HEAD && caller.sees_all() && !state.server.renew(&caller.0, hash).await? {
         return Err(no_such_xorb(hash));
     }
     let xorb = find(&state, &caller, hash).await?;
@@ -70,14 +71,14 @@ pub(super) async fn download(
     Representation::new(xorb, query.form, chunks).respond(&state, &method, &headers, context).await
 }
 
-/// `GET /xorbs/{hash}/chunks`: where every chunk is.
+/// `GET /xorbs/{hash}/chunks`: hash and position of every chunk.
 pub(super) async fn list_chunks(
     State(state): State<AppState>,
     caller: Caller,
     HashPath(hash): XorbPath,
 ) -> Result<Response<Body>, Problem> {
     let xorb = find(&state, &caller, hash).await?;
-    let chunks = state.cas.chunks(hash).await?.ok_or_else(|| no_such_xorb(hash))?;
+    let chunks = state.server.store.chunks(hash).await?.ok_or_else(|| no_such_xorb(hash))?;
     let chunk_count = chunks.len();
     let response = move || ChunksJson {
         hash: hash.to_string(),
@@ -90,10 +91,11 @@ pub(super) async fn list_chunks(
 
 /// The xorb, if this caller may read it. Forbidden and missing are deliberately indistinguishable.
 async fn find(state: &AppState, caller: &Caller, hash: XorbHash) -> Result<Arc<StoredXorb>, Problem> {
-    let found = if caller.sees_all() { state.cas.find(hash).await? } else { None };
+    let found = if caller.sees_all() { state.server.store.find(hash).await? } else { None };
     found.ok_or_else(|| no_such_xorb(hash))
 }
 
+/// Receives and stores a xorb.
 async fn receive(
     state: &AppState,
     (sender, claims): (RequestContext, &Claims),
@@ -103,9 +105,10 @@ async fn receive(
 ) -> Result<Uploaded, Problem> {
     let (declared_len, tenant) = (http_body::Body::size_hint(&body).exact(), sender.tenant);
     let body = PacedBody::of_upload(body, state, sender);
-    Ok(state.cas.upload_for(tenant, Upload { claims, claimed, max_len, declared_len, body }).await?)
+    Ok(state.server.upload_for(tenant, Upload { claims, claimed, max_len, declared_len, body }).await?)
 }
 
+/// The response for a xorb that does not exist, or that the caller may not read.
 fn no_such_xorb(hash: XorbHash) -> Problem {
     Problem::new(Code::NotFound, format!("Xorb {hash} not found."))
 }

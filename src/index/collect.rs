@@ -1,24 +1,29 @@
 //! The part of the index for garbage collection, and for the removal of files.
 //!
-//! A xorb is removed in two steps, `Live` → `Condemned` → `Deleting`. Each step is one conditional
-//! statement that checks all conditions of the plan again. A reference, an upload or a lease since
-//! the plan was made wins. The index stores two times of each xorb:
+//! GC plans which xorbs to remove, and removes each one in two steps: `Live` → `Condemned` →
+//! `Deleting`. Each step is one conditional statement that checks all conditions of the plan again.
+//! So a xorb stays if it was referenced, uploaded or leased after the plan was made.
+//!
+//! The index stores two times of each xorb:
 //!
 //! * `since`: the last touch or change of state. Uploads, registrations and the loss of its last
-//!   reference touch a xorb. So does every response that spares a client its upload.
+//!   reference touch a xorb. So does a response that tells a client that the upload is unnecessary.
 //! * `lease_until`: the end of its longest lease.
+//!
+//! The removal of a file has two parts. First its repository loses its claim, and with the last
+//! claim the file becomes invisible. Later a *sweep* deletes the rows of the file.
 
 use futures_util::future::BoxFuture;
 
-use super::XorbState;
 use super::error::IndexError;
+use super::xorbs::XorbState;
 use crate::format::{FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
-/// What decides whether a xorb is collected.
+/// The properties of a xorb by which GC decides whether to collect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XorbLife {
-    /// Which one.
+    /// The hash of the xorb.
     pub hash: XorbHash,
     /// Its state.
     pub state: XorbState,
@@ -26,18 +31,18 @@ pub struct XorbLife {
     pub since: Timestamp,
     /// The end of its lease.
     pub lease_until: Timestamp,
-    /// Whether a file refers to it.
+    /// Whether a file references it.
     pub is_referenced: bool,
-    /// Bytes of its blob; 0 if it was never live.
+    /// The number of bytes of its blob; 0 if the xorb was never live.
     pub serialized_len: u64,
 }
 
-/// A run of a file's terms, reduced to its xorbs.
+/// A stored run of a file's terms, reduced to its xorbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TermRun {
     /// The file.
     pub file: FileHash,
-    /// Its xorbs, each once.
+    /// The xorbs that the terms of the run name, each once.
     pub xorbs: Vec<XorbHash>,
 }
 
@@ -59,22 +64,23 @@ pub struct RemovedClaims {
     pub is_file_removed: bool,
 }
 
-/// A part of [`Index`](super::Index).
+/// The methods of [`Index`](super::Index) for GC, and for the removal of files.
 pub trait Collect {
-    /// Xorbs in any state after `after`, with what decides about them, in the order of the hashes'
-    /// bytes.
+    /// Xorbs after `after` in any state, ordered by the bytes of their hashes.
     fn xorb_lives(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbLife>, IndexError>>;
 
-    /// The same for one xorb; `None` if it has no row.
+    /// Like [`xorb_lives`](Collect::xorb_lives), for one xorb; `None` if it has no row.
     fn find_life(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbLife>, IndexError>>;
 
-    /// The xorbs that terms of files name, for checks; collection itself goes by the references.
-    /// Begins after `after`, which is 0 or the `next` of the previous page. A concurrent
-    /// registration may or may not be included.
+    /// A page of the xorbs that the terms of files name. GC decides by the references and uses
+    /// this only for a cross-check. Begins after `after`, which is 0 or the `next` of the previous
+    /// page. Excludes files that are being removed. A concurrent registration may or may not be
+    /// included.
     fn term_runs(&self, after: u64, limit: u32) -> BoxFuture<'_, Result<TermPage, IndexError>>;
 
-    /// `Live` → `Condemned` for those of these xorbs that are unreferenced, unleased and untouched
-    /// after `idle_since`. Returns them. For small batches: the database is locked meanwhile.
+    /// `Live` → `Condemned` for each xorb of `xorbs` that is unreferenced, unleased and was not
+    /// touched after `idle_since`. Returns the condemned xorbs. Pass small batches, because other
+    /// writers wait meanwhile.
     fn condemn_xorbs(
         &self,
         xorbs: Vec<XorbHash>,
@@ -82,11 +88,12 @@ pub trait Collect {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// `Condemned` → `Deleting` for those of these xorbs that were condemned at `condemned_since`
-    /// or before and are still unreferenced and unleased. Returns them.
+    /// `Condemned` → `Deleting` for each xorb of `xorbs` that was condemned at `condemned_since` or
+    /// before and is still unreferenced and unleased. Returns the changed xorbs.
     ///
-    /// They are no longer visible nor counted in the totals, and the generation has grown. The
-    /// caller deletes their blobs, then forgets their rows.
+    /// The same transaction subtracts these xorbs from the totals and increments the
+    /// [generation](Collect::generation). Then the caller deletes their blobs, and after that their
+    /// rows with [`forget_xorb`](super::XorbIndex::forget_xorb).
     fn begin_deletions(
         &self,
         xorbs: Vec<XorbHash>,
@@ -94,8 +101,8 @@ pub trait Collect {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// `Staged` → `Deleting` for those of these xorbs that were staged at `staged_since` or before.
-    /// Returns them.
+    /// `Staged` → `Deleting` for each xorb of `xorbs` that was staged at `staged_since` or before.
+    /// Returns the changed xorbs.
     fn abandon_xorbs(
         &self,
         xorbs: Vec<XorbHash>,
@@ -103,13 +110,16 @@ pub trait Collect {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// Removes the claim of a repository to a file, or all claims. With the last claim the file
-    /// becomes invisible and no longer counts, in the same transaction. [`Collect::sweep_removed`]
-    /// deletes its rows; until then they reference its xorbs. A file with very many references is
-    /// charged to its repositories until then, too.
+    /// Removes the claim of `repo` to a file; `None` removes the claims of all repositories. With
+    /// the last claim the file becomes invisible, and usage no longer counts it, in the same
+    /// transaction.
     ///
-    /// An unverified sha256 is removed with the last claim of it. The record with this number is
-    /// taken in the same transaction, unless nothing was removed.
+    /// [`Collect::sweep_removed`] deletes the rows of the file later. Until then its references
+    /// retain its xorbs. If the file has very many references, its repositories are also charged
+    /// for its xorbs until then.
+    ///
+    /// An unverified sha256 is removed with the claim of the last repository that claims this
+    /// sha256. The same transaction marks the record as applied, unless nothing was removed.
     fn remove_claims_of(
         &self,
         file: FileHash,
@@ -128,17 +138,20 @@ pub trait Collect {
         self.remove_claims_of(file, repo, now, None)
     }
 
-    /// Takes one short step at deleting the rows of removed files: terms, then references, then the
+    /// Deletes some rows in one short transaction. Does what
+    /// [`sweep_registrations`](super::RegisterIndex::sweep_registrations) does if that has rows to
+    /// delete, or else deletes rows of removed files: their terms, then the references, then the
     /// file. A xorb that loses its last reference is touched. Returns whether there was anything to
-    /// do.
+    /// delete.
     fn sweep_removed(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Grows whenever something visible becomes invisible. Reads one row.
+    /// A counter that is incremented whenever data about a xorb becomes wrong that a server may
+    /// have cached. A server that sees another value drops its caches. Reads one row.
     fn generation(&self) -> BoxFuture<'_, Result<u64, IndexError>>;
 
     /// The time of the last garbage collection; 1970 if there was none.
     fn last_collection(&self) -> BoxFuture<'_, Result<Timestamp, IndexError>>;
 
-    /// Records that garbage is being collected. The time never decreases.
+    /// Records `now` as the time of the last garbage collection, unless the recorded time is later.
     fn record_collection(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
 }

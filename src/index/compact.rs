@@ -1,22 +1,27 @@
-//! The part of the index for compaction: which chunks files need, and the switch of a file to other
+//! The part of the index for compaction: which chunks files need, and the switch of files to other
 //! xorbs.
 //!
-//! Only a switch changes the terms of a file, in one transaction for the whole file. Its terms must
-//! be unchanged since the new ones were made, and every new xorb must be visible and sound. A
-//! reader of the file sees all old terms or all new ones.
+//! A *switch* replaces terms of files by terms that name other xorbs with the same chunks, in one
+//! transaction. Only a switch changes the terms of a registered file. It is refused if the terms
+//! have changed since the new ones were made, or if a new xorb is invisible or damaged. A reader of
+//! the file sees all old terms or all new ones.
+//!
+//! The index stores the terms of a file in *runs*: a row has up to 512 consecutive terms.
+
+use std::collections::HashSet;
 
 use futures_util::future::BoxFuture;
 
-use super::Ticket;
 use super::error::IndexError;
+use super::xorbs::Ticket;
 use crate::format::shard::Term;
 use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
-/// A run of a file's terms, as it is stored.
+/// A run of a file's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TermRow {
-    /// The row, for the index only.
+    /// The id of the run, which only the index can interpret.
     pub row: u64,
     /// The file.
     pub file: FileHash,
@@ -42,66 +47,99 @@ pub struct FilePage {
     pub next: Option<u64>,
 }
 
-/// New terms for one run of a file: as many as the old ones, each of the length of the old one.
+/// New terms for one run of a file. There are as many as before, and each has the length and the
+/// number of chunks of the term that it replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunSwitch {
-    /// Its row.
+    /// The id of the run: see [`TermRow::row`].
     pub row: u64,
-    /// The terms that it must still have.
+    /// The expected present terms of the run. The switch is refused if they differ.
     pub before: Vec<Term>,
-    /// Its new terms.
+    /// The new terms of the run.
     pub after: Vec<Term>,
 }
 
 /// A file to be switched to other xorbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSwitch {
-    /// Which file.
+    /// The file.
     pub file: FileHash,
-    /// Its runs that change.
+    /// The runs of the file that change.
     pub runs: Vec<RunSwitch>,
+}
+
+/// The xorbs of the changed terms of a file, before and after.
+pub(super) struct Moved {
+    pub(super) from: HashSet<XorbHash>,
+    pub(super) to: HashSet<XorbHash>,
+}
+
+impl FileSwitch {
+    /// `None` if the new terms differ from the old ones in their number, or if a term differs in
+    /// its length or its number of chunks.
+    pub(super) fn moved(&self) -> Option<Moved> {
+        let mut moved = Moved { from: HashSet::new(), to: HashSet::new() };
+        for RunSwitch { before, after, .. } in &self.runs {
+            let is_same = |(before, after): (&Term, &Term)| {
+                before.raw_len == after.raw_len && before.chunks.count() == after.chunks.count()
+            };
+            if before.len() != after.len() || !before.iter().zip(after).all(is_same) {
+                return None;
+            }
+            for (before, after) in before.iter().zip(after).filter(|(before, after)| before != after) {
+                moved.from.insert(before.xorb);
+                moved.to.insert(after.xorb);
+            }
+        }
+        Some(moved)
+    }
 }
 
 /// The outcome of a request to switch files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switched {
-    /// All of them have their new terms.
+    /// All files have their new terms.
     All,
-    /// This file does not exist, or has other terms. Nothing was changed.
+    /// This file does not exist, has other terms than expected, or would get terms of other
+    /// lengths. Nothing was changed.
     Other(FileHash),
     /// A new term names this xorb, which is invisible or damaged. Nothing was changed.
     Unusable(XorbHash),
 }
 
-/// A part of [`Index`](super::Index).
+/// The methods of [`Index`](super::Index) for compaction.
 pub trait Compact {
-    /// All terms of all files, in the order of their rows. Begins after `after`, which is 0 or the
-    /// `next` of the previous page. Excludes files that are being removed. A concurrent
+    /// A page of the runs of all files, ordered by their ids. Begins after `after`, which is 0 or
+    /// the `next` of the previous page. Excludes files that are being removed. A concurrent
     /// registration may or may not be included.
     fn term_rows(&self, after: u64, limit: u32) -> BoxFuture<'_, Result<TermRowPage, IndexError>>;
 
-    /// All terms of a file in one snapshot, in the order of the file; none if it does not exist.
+    /// All runs of a file in one snapshot, in the order of the file; none if the file does not
+    /// exist.
     fn terms_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<TermRow>, IndexError>>;
 
     /// Files that reference a xorb, in the order of their first registration. Begins after `after`,
     /// which is 0 or the `next` of the previous page. Excludes files that are being removed.
     fn files_of(&self, xorb: XorbHash, after: u64, limit: u32) -> BoxFuture<'_, Result<FilePage, IndexError>>;
 
-    /// The owners of those of these xorbs that are visible: a pair for each, by xorb and then by
-    /// name.
+    /// The owners of the visible xorbs among `xorbs`: one pair for each owner of each xorb, ordered
+    /// by xorb and then by name.
     fn owners_of(&self, xorbs: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<(XorbHash, String)>, IndexError>>;
 
-    /// Chunks of a xorb that clients may query, in no order; none if it is invisible.
-    fn asked_chunks(&self, xorb: XorbHash) -> BoxFuture<'_, Result<Vec<ChunkHash>, IndexError>>;
+    /// The chunks of a xorb that have deduplication entries, in no order; none if the xorb is
+    /// invisible.
+    fn dedup_chunks_of(&self, xorb: XorbHash) -> BoxFuture<'_, Result<Vec<ChunkHash>, IndexError>>;
 
-    /// Claims a row like [`Index::stage_xorb`](super::Index::stage_xorb), but only if there is none
-    /// in any state, since another process may be publishing this xorb. Returns whether there was
-    /// none.
-    fn claim_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
+    /// Reserves the row of a xorb like [`XorbIndex::stage_xorb`](super::XorbIndex::stage_xorb), but
+    /// only if the xorb has no row in any state, because another process may be publishing it.
+    /// Returns whether there was no row.
+    fn stage_new_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp)
+    -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Adds these owners and these chunks that clients may query to a xorb, and touches it. Returns
-    /// whether it is visible and sound; otherwise nothing is changed.
-    fn endow_xorb(
+    /// If the xorb is visible and sound: adds owners and deduplication entries, makes it live if it
+    /// is condemned, touches it, and returns true. Else returns false and changes nothing; a staged
+    /// xorb is not made live.
+    fn add_owners_and_dedup(
         &self,
         xorb: XorbHash,
         owners: Vec<String>,
@@ -110,11 +148,13 @@ pub trait Compact {
     ) -> BoxFuture<'_, Result<bool, IndexError>>;
 
     /// Switches the terms and references of these files, all or none. Every xorb that a new term
-    /// names is live afterwards and referenced by that file. A xorb that loses its last reference
-    /// is touched. Its chunks that the new xorbs have are mentioned with those instead.
+    /// names is live afterwards and referenced by the file of the term.
     ///
-    /// The cost is proportional to the terms of the files, and the database is locked meanwhile.
-    /// The record with this number is taken in the same transaction.
+    /// A xorb that loses its last reference is touched. It also loses its deduplication entries for
+    /// chunks that have an entry with a new xorb.
+    ///
+    /// The cost is proportional to the terms of the files, and other writers wait meanwhile. If the
+    /// files are switched, the same transaction marks the record as applied.
     fn switch_terms_of<'a>(
         &'a self,
         files: &'a [FileSwitch],

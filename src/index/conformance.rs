@@ -1,12 +1,15 @@
-//! The contract of [`Index`] as a suite; every database runs all of it.
+//! The contract of [`Index`] as a test suite. An implementation must pass all of it; SQLite is the
+//! only one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::files::pack_terms;
-use super::migrate::{SQLITE, migrator};
+use super::migrate::{POSTGRES, SQLITE, migrator};
 use super::sqlite::SqliteIndex;
-use super::{Index, IndexErrorKind, KnownSha256, NewXorb, Reader, Staging, Ticket, Totals, XorbState};
+use super::{
+    ClaimIndex, FileIndex, Index, IndexErrorKind, KnownSha256, NewXorb, Reader, Staging, Ticket, Totals, XorbState,
+};
 use crate::format::compression::Scheme;
 use crate::format::shard::{Sha256, Term};
 use crate::format::xorb::LayoutBuilder;
@@ -26,6 +29,34 @@ macro_rules! suite {
                 index.close().await;
             })*
         }
+
+        #[cfg(feature = "postgres-tests")]
+        mod postgres {
+            $(#[tokio::test] async fn $case() {
+                let index = crate::index::postgres::test_server::fresh().await;
+                super::$case(std::sync::Arc::new(index.clone())).await;
+                index.close().await;
+            })*
+        }
+    };
+}
+
+/// Runs each case on each database: the case has a type parameter, opens databases of its own and
+/// looks into them.
+macro_rules! suite_with_hooks {
+    ($($case:ident)*) => {
+        mod sqlite_with_hooks {
+            $(#[tokio::test] async fn $case() {
+                super::$case::<crate::index::conformance::backends::OnSqlite>().await;
+            })*
+        }
+
+        #[cfg(feature = "postgres-tests")]
+        mod postgres_with_hooks {
+            $(#[tokio::test] async fn $case() {
+                super::$case::<crate::index::conformance::backends::OnPostgres>().await;
+            })*
+        }
     };
 }
 
@@ -43,10 +74,20 @@ macro_rules! suite_in_steps {
                 index.close().await;
             })*
         }
+
+        #[cfg(feature = "postgres-tests")]
+        mod postgres_in_steps {
+            $(#[tokio::test] async fn $case() {
+                let index = crate::index::postgres::test_server::fresh().await.in_steps();
+                super::$case(std::sync::Arc::new(index.clone())).await;
+                index.close().await;
+            })*
+        }
     };
 }
 
 mod archive;
+pub(super) mod backends;
 mod claims;
 mod collect;
 mod compact;
@@ -66,15 +107,16 @@ suite! {
     staged_xorb_is_invisible_and_published_one_reads_back
     second_staging_gets_the_row_and_the_first_cannot_publish
     staging_a_live_xorb_finds_it_and_changes_nothing
-    a_deleting_row_has_no_way_back
+    deleting_row_cannot_become_staged_or_live
     only_staged_rows_are_abandoned_only_deleting_forgotten
-    publishing_what_was_never_staged_is_lost
+    publication_without_staging_is_lost
     totals_count_what_readers_see
 }
 
 const ANY_LEN: std::ops::Range<u64> = 0..u64::MAX;
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
+/// A xorb of owner `org`. Chunk number n, from 1 on, has 8 + n serialized and 2 n raw bytes.
 fn xorb(byte: u8, chunk_count: u8) -> NewXorb {
     let mut layout = LayoutBuilder::new();
     for chunk in 1..=chunk_count {
@@ -99,6 +141,7 @@ fn is_live(staging: Staging) -> bool {
     matches!(staging, Staging::Live { .. })
 }
 
+/// Stages and publishes a xorb, as an upload does.
 async fn put(db: &Db, xorb: NewXorb) {
     let ticket = Ticket::random();
     assert_eq!(db.stage_xorb(xorb.hash, ticket, NOW).await.unwrap(), Staging::Staged);
@@ -144,7 +187,7 @@ async fn staging_a_live_xorb_finds_it_and_changes_nothing(db: Db) {
     assert_eq!(db.find_xorb(hash(1)).await.unwrap(), before);
 }
 
-async fn a_deleting_row_has_no_way_back(db: Db) {
+async fn deleting_row_cannot_become_staged_or_live(db: Db) {
     let ticket = Ticket::random();
     db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
     assert!(db.abandon_xorb(hash(1), NOW).await.unwrap());
@@ -166,7 +209,7 @@ async fn only_staged_rows_are_abandoned_only_deleting_forgotten(db: Db) {
     assert!(db.find_xorb(hash(1)).await.unwrap().is_some());
 }
 
-async fn publishing_what_was_never_staged_is_lost(db: Db) {
+async fn publication_without_staging_is_lost(db: Db) {
     let lost = db.publish_xorb(xorb(1, 1), Ticket::random(), NOW).await.unwrap_err();
     assert_eq!(lost.kind, IndexErrorKind::Lost);
     assert_eq!(db.totals().await.unwrap(), Totals::default());
@@ -177,12 +220,12 @@ async fn totals_count_what_readers_see(db: Db) {
     put(&db, xorb(1, 1)).await;
     put(&db, xorb(2, 3)).await;
     db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
-    // Records of 9, and of 9, 10 and 11 bytes; raw lengths of 2, and of 2, 4 and 6.
+    // Serialized chunks of 9, and of 9, 10 and 11 bytes; raw lengths of 2, and of 2, 4 and 6.
     assert_eq!(db.totals().await.unwrap(), Totals { xorb_count: 2, serialized_len: 39, raw_len: 14 });
 }
 
 #[tokio::test]
-async fn an_index_is_still_there_after_it_was_closed_and_opened_again() {
+async fn index_is_read_back_after_it_was_closed_and_opened() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("index.sqlite");
     let index = SqliteIndex::open(&path).await.unwrap();
@@ -206,12 +249,14 @@ async fn a_file_that_is_no_database_is_refused_and_left_as_it_is() {
 
 #[test]
 fn every_migration_file_is_built_in_with_number_and_name() {
-    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite");
-    let mut files: Vec<_> =
-        std::fs::read_dir(&directory).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-    files.sort();
-    let built_in: Vec<_> = SQLITE.iter().map(|(number, name, _)| format!("{number:04}_{name}.sql")).collect();
-    assert_eq!(files, built_in);
+    for (database, migrations) in [("sqlite", SQLITE), ("postgres", POSTGRES)] {
+        let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("migrations").join(database);
+        let files = std::fs::read_dir(&directory).unwrap();
+        let mut files: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        files.sort();
+        let built_in: Vec<_> = migrations.iter().map(|(number, name, _)| format!("{number:04}_{name}.sql")).collect();
+        assert_eq!(files, built_in);
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use crate::runtime::outage::Outage;
 #[derive(Debug, Error)]
 #[error("index: cannot {op}")]
 pub struct IndexError {
-    /// The operation, as an infinitive.
+    /// The operation, as an infinitive such as "stage a xorb".
     pub op: &'static str,
     /// How the caller may react.
     pub kind: IndexErrorKind,
@@ -26,23 +26,23 @@ pub enum IndexErrorKind {
     Unavailable,
     /// The disk is full: the operator has to act.
     NoSpace,
-    /// The machine fails for now.
+    /// The machine or its disk fails, possibly for a while only.
     Outage(Outage),
-    /// The row was not in the state that the operation starts from: another operation was first.
+    /// The row was not in the expected state, usually because another operation changed it first.
     Lost,
-    /// A row is invalid.
+    /// A column of a row does not parse, or contradicts another one.
     Inconsistent,
-    /// The file is no database, or a page of it is damaged.
+    /// The file is not a database, or one of its pages is damaged.
     Damaged,
-    /// Its schema is newer than this program.
+    /// The schema of the database is newer than this program.
     Newer,
-    /// Its schema is older than this program needs, and it is open for reading only.
+    /// Its schema is older than this program needs, and opening it does not migrate it.
     Older,
     /// Anything else.
     Other,
 }
 
-/// A row that does not parse. Names the column.
+/// A column of a row that does not parse.
 #[derive(Debug, Error)]
 #[error("{table}.{column} of {key} is not valid: {reason}")]
 pub(super) struct Inconsistent {
@@ -52,7 +52,7 @@ pub(super) struct Inconsistent {
     pub(super) reason: String,
 }
 
-/// A change of state found its row in another state.
+/// A conditional statement did not change exactly one row, as it should have.
 #[derive(Debug, Error)]
 #[error("{changed} rows were in the state expected, not 1")]
 pub(super) struct RowsChanged {

@@ -1,88 +1,11 @@
-//! Values about files in the index.
+//! Queries of readers: the terms of a file, and the xorbs that a client can deduplicate against.
 
-use super::usage::{Allowance, Excess};
-use crate::format::shard::{Sha256, Term};
-use crate::format::xorb::Layout;
-use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
+use futures_util::future::BoxFuture;
+
+use super::error::IndexError;
+use crate::format::shard::Term;
+use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
-
-/// Layout and chunk hashes of a xorb. A shard is checked against them.
-#[derive(Clone, Debug)]
-pub struct XorbContents {
-    /// Which one.
-    pub hash: XorbHash,
-    /// Where its chunks are.
-    pub layout: Layout,
-    /// The hashes of its chunks, as many as the layout has chunks.
-    pub chunk_hashes: Vec<ChunkHash>,
-}
-
-/// Consecutive chunks of a xorb. A term is checked against them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct XorbPart {
-    /// Which xorb.
-    pub xorb: XorbHash,
-    /// The first of the chunks.
-    pub start: u32,
-    /// Raw bytes of each.
-    pub raw_lens: Vec<u32>,
-    /// The hash of each.
-    pub chunk_hashes: Vec<ChunkHash>,
-}
-
-/// A file to be registered, proven against the layouts of its xorbs.
-#[derive(Clone, Debug)]
-pub struct NewFile {
-    /// Its hash.
-    pub hash: FileHash,
-    /// Its bytes.
-    pub raw_len: u64,
-    /// Its terms.
-    pub terms: Vec<Term>,
-    /// The sha256 that its client claims.
-    pub sha256: Option<Sha256>,
-}
-
-/// Files to be registered, all or none.
-#[derive(Clone, Debug)]
-pub struct Registration {
-    /// The repository that may read them from now on; `*` for tokens of all repositories.
-    pub repo: String,
-    /// The files.
-    pub files: Vec<NewFile>,
-    /// Every xorb that the files or the shard name, each once.
-    pub xorbs: Vec<XorbHash>,
-    /// Chunks that clients may query, each with its xorb.
-    pub dedup: Vec<(ChunkHash, XorbHash)>,
-    /// The present moment.
-    pub now: Timestamp,
-    /// The limits of its repository and its owner.
-    pub allowance: Allowance,
-}
-
-/// The outcome of a registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Registered {
-    /// The files are registered; at least one was new to this repository.
-    New,
-    /// The files were known to this repository, but a sha256 that it claims was new.
-    Added,
-    /// All files and claims were known. Chunks that clients may query may be new.
-    Known,
-    /// This xorb does not exist or is being deleted. Nothing was changed.
-    MissingXorb(XorbHash),
-    /// The blob of this xorb is damaged, so the file would be unreadable. Nothing was changed.
-    DamagedXorb(XorbHash),
-    /// A file has another sha256, or the same repository claims another one. Nothing was changed.
-    OtherSha256 {
-        /// Which file.
-        file: FileHash,
-        /// The earlier claim of the repository, if the file is unverified.
-        unverified: Option<Sha256>,
-    },
-    /// It would exceed a limit. Nothing was changed.
-    OverQuota(Excess),
-}
 
 /// The reader of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,67 +16,71 @@ pub enum Reader {
     Repo(String),
 }
 
+impl Reader {
+    /// The repository whose files the reader may read; `None` for all files.
+    pub(super) fn repo(&self) -> Option<&str> {
+        match self {
+            Self::All => None,
+            Self::Repo(repo) => Some(repo),
+        }
+    }
+}
+
 /// A registered file, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRow {
     /// Its hash.
     pub hash: FileHash,
-    /// Its bytes.
+    /// Its length in bytes.
     pub raw_len: u64,
     /// The terms of the requested part, and possibly some before and after it.
     pub terms: Vec<Term>,
-    /// Byte of the file where the first of these terms begins.
+    /// The offset in the file where the first of these terms begins.
     pub terms_start: u64,
 }
 
-/// A file found by its sha256.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KnownSha256 {
-    /// Which file.
-    pub file: FileHash,
-    /// Whether the sha256 is verified; otherwise a client claims it.
-    pub is_verified: bool,
-}
-
-/// Chunks of all xorbs of a [`DedupHit`], at most: a response of 0.8 MB. That is two xorbs of the
-/// smallest chunks, or 16 common ones.
+/// The maximum number of chunks in all xorbs of a [`DedupHit`]: the response lists them in 0.8 MB.
+/// Two xorbs with the smallest possible chunks have as many, or 16 xorbs with average ones.
 pub(super) const MAX_DEDUP_CHUNK_COUNT: i64 = 16 << 10;
 
-/// Xorbs that deduplication may mention.
+/// The xorbs that the response to a dedup query describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupHit {
-    /// The xorb of the requested chunk.
+    /// The xorb that has the requested chunk.
     pub xorb: XorbHash,
-    /// Its neighbours in the files that reference it. A client with one chunk of a file likely has
-    /// the rest.
+    /// Other xorbs of the files that reference this xorb. A client with one chunk of a file likely
+    /// has the other chunks, too.
     pub neighbours: Vec<XorbHash>,
 }
 
-/// A sha256 that a client has claimed for a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// The file.
-    pub file: FileHash,
-    /// What its client says.
-    pub sha256: Sha256,
-}
+/// The methods of [`Index`](super::Index) for readers of files and for deduplication.
+pub trait FileIndex {
+    /// The file, if this reader may see it, with the terms that cover `part`. A part of `None`
+    /// gives no terms. The cost is proportional to the terms of the part, not of the file.
+    fn find_file(
+        &self,
+        hash: FileHash,
+        reader: Reader,
+        part: Option<ByteRange>,
+    ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>>;
 
-/// The outcome of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClaimState {
-    /// The file has this sha256.
-    Verified,
-    /// The file has another sha256, which counts as verified from then on.
-    False {
-        /// The true sha256.
-        actual: Sha256,
-    },
+    /// A visible and sound xorb of this owner that has the chunk, and neighbours of the xorb. An
+    /// owner of `None` stands for any owner.
+    ///
+    /// All these xorbs become live and are leased until `lease_until` in the transaction that finds
+    /// them. So no xorb in the response is being deleted.
+    fn find_dedup(
+        &self,
+        chunk: ChunkHash,
+        owner: Option<String>,
+        lease_until: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>>;
 }
 
 /// Bytes of one packed term.
 const TERM_LEN: usize = 44;
 
-/// Terms as the index stores them.
+/// Packs terms into the bytes that the index stores.
 pub(super) fn pack_terms(terms: &[Term]) -> Vec<u8> {
     let mut packed = Vec::with_capacity(terms.len() * TERM_LEN);
     for term in terms {
@@ -165,13 +92,13 @@ pub(super) fn pack_terms(terms: &[Term]) -> Vec<u8> {
     packed
 }
 
-/// The xorbs that packed terms name, one for each term.
+/// The xorb of each packed term, in the order of the terms.
 pub(super) fn named_xorbs(packed: &[u8]) -> impl Iterator<Item = XorbHash> + '_ {
     let (terms, _) = packed.as_chunks::<TERM_LEN>();
     terms.iter().filter_map(|term| term.first_chunk::<32>()).map(|xorb| XorbHash::from_bytes(*xorb))
 }
 
-/// Reads what [`pack_terms`] made; `None` for anything else.
+/// Parses the output of [`pack_terms`]; `None` for any other bytes.
 pub(super) fn parse_terms(packed: &[u8]) -> Option<Vec<Term>> {
     let (terms, rest) = packed.as_chunks::<TERM_LEN>();
     if !rest.is_empty() {

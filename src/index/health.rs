@@ -1,62 +1,64 @@
-//! The health of blobs in the index, and what a check compares and repairs.
+//! The health of blobs in the index: when each was last verified, and whether it is damaged.
 //!
-//! Damage is not a state of a row: a damaged xorb stays live or condemned, with its references;
-//! only its blob is wrong. Only the statements here set and clear it. Each is conditional on the
-//! ticket of the row, which changes with every upload and every heal. So a finding about a blob
-//! that was replaced meanwhile has no effect.
+//! Damage is not a state of a row. A damaged xorb stays live or condemned and keeps its references,
+//! because only its blob is wrong. The methods here, and
+//! [`replace_xorb`](super::ObjectIndex::replace_xorb), set and clear the damage. Each is
+//! conditional on the ticket of the row, which changes with every upload and repair. So the result
+//! of a check has no effect if the blob was replaced during the check.
 
 use futures_util::future::BoxFuture;
 
-use super::{IndexError, NewXorb, Ticket, Totals};
+use super::error::IndexError;
+use super::xorbs::{NewXorb, Ticket};
 use crate::format::{FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::incarnation::Incarnation;
 
-/// A visible xorb, as a check knows it before it reads the blob.
+/// A visible xorb, as read from the index before its blob is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XorbHealth {
-    /// Which one.
+    /// The hash of the xorb.
     pub hash: XorbHash,
-    /// Which of its blobs.
+    /// The incarnation of its blob.
     pub incarnation: Incarnation,
-    /// The ticket of the last upload or heal.
+    /// The ticket of the last upload or repair.
     pub ticket: Ticket,
-    /// CRC-64/NVME of a sound blob.
+    /// The CRC-64/NVME that the blob must have.
     pub crc64: u64,
-    /// Bytes of a sound blob.
+    /// The number of bytes that the blob must have.
     pub serialized_len: u64,
-    /// When its blob was last found sound; an upload counts.
+    /// When its blob was last found sound. A first upload counts as a verification.
     pub verified_at: Option<Timestamp>,
-    /// Since when its blob is known to be damaged.
+    /// When its blob was found damaged; `None` if it is sound as far as is known.
     pub damaged_at: Option<Timestamp>,
 }
 
 /// Sums over the health of all visible xorbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HealthSums {
-    /// Xorbs known to be damaged.
+    /// The number of xorbs known to be damaged.
     pub damaged_count: u64,
-    /// The oldest verification of a sound xorb; `None` if there is no sound xorb, or one was never
-    /// verified.
+    /// The time `verified_at` of the sound xorb that was not verified for longest. `None` if there
+    /// is no sound xorb, or if a sound xorb was never verified.
     pub oldest: Option<Timestamp>,
 }
 
 /// Files that reference a xorb.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FilesHit {
-    /// Some of them.
+pub struct AffectedFiles {
+    /// The first files, up to a limit.
     pub files: Vec<FileHash>,
-    /// Their number.
+    /// The number of all files that reference the xorb.
     pub count: u64,
 }
 
-/// Health of blobs. Each method is one transaction.
+/// The methods of [`Index`](super::Index) for the health of blobs.
 pub trait HealthIndex {
-    /// A visible xorb's health.
+    /// The health of a xorb, if it is visible.
     fn find_health(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbHealth>, IndexError>>;
 
-    /// Sound xorbs that were last verified before this moment, or never, the oldest verification
-    /// first.
+    /// Sound xorbs that were last verified before `before`, or never. Xorbs without a verification
+    /// come first, then the oldest verifications.
     fn due_xorbs(&self, before: Timestamp, limit: u32) -> BoxFuture<'_, Result<Vec<XorbHealth>, IndexError>>;
 
     /// Damaged xorbs after `after`, in the order of their hashes.
@@ -66,118 +68,27 @@ pub trait HealthIndex {
     /// xorbs.
     fn health_sums(&self) -> BoxFuture<'_, Result<HealthSums, IndexError>>;
 
-    /// Files that reference a xorb, `limit` at most, and their number.
-    fn files_hit(&self, hash: XorbHash, limit: u32) -> BoxFuture<'_, Result<FilesHit, IndexError>>;
+    /// At most `limit` of the files that reference a xorb, and the number of all of them.
+    fn affected_files(&self, hash: XorbHash, limit: u32) -> BoxFuture<'_, Result<AffectedFiles, IndexError>>;
 
-    /// Records that the blob is damaged. Returns whether that is new: not if the row has changed
-    /// since `seen`, nor if it is known already.
+    /// Records that the blob of the row `seen` is damaged. Returns false, without effect, if the
+    /// row has another ticket or checksum by now, or if the damage is known already.
     fn mark_damaged(&self, seen: XorbHealth, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Records that the blob is sound, and clears the damage. Returns whether the row is still the
-    /// one in `seen`.
+    /// Records that the blob of the row `seen` is sound, and clears the damage. Returns false,
+    /// without effect, if the row has another ticket or checksum by now.
     fn mark_sound(&self, seen: XorbHealth, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Describes the blob that the row names, in any serialization: the row is live, sound, and has
-    /// a new ticket. An error of kind
-    /// [`IndexErrorKind::Lost`](super::IndexErrorKind::Lost) if the row is no longer visible under
-    /// this ticket; then nothing is changed.
-    fn heal_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
-}
-
-/// A file whose references contradict its terms, or whose terms name missing xorbs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileFault {
-    /// Which file.
-    pub file: FileHash,
-    /// Xorbs in its terms without a visible row.
-    pub lost: Vec<XorbHash>,
-    /// Visible xorbs in its terms without a reference: they may be collected.
-    pub unreferenced: Vec<XorbHash>,
-    /// The number of referenced xorbs that its terms do not name.
-    pub surplus_count: u64,
-    /// Whether a run of its terms does not parse; then nothing else is known.
-    pub is_unreadable: bool,
-}
-
-/// A page of checked files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FaultPage {
-    /// The faulty ones.
-    pub faults: Vec<FileFault>,
-    /// The number of checked files.
-    pub file_count: u64,
-    /// The last checked file; `None` at the end.
-    pub last: Option<FileHash>,
-}
-
-/// What must be added to the stored totals to make them right.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drift {
-    /// Xorbs.
-    pub xorb_count: i64,
-    /// Bytes of blobs.
-    pub serialized_len: i64,
-    /// Bytes of chunks.
-    pub raw_len: i64,
-}
-
-/// Times in the index that lie in the future.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FutureTimes {
-    /// Xorbs that were touched, condemned, verified or replaced in the future.
-    pub xorb_count: u64,
-    /// Whether the last garbage collection lies in the future.
-    pub has_collection: bool,
-    /// The latest of all; `None` if there is none.
-    pub latest: Option<Timestamp>,
-}
-
-/// What a check reads page by page, and what it repairs. Each method is one transaction.
-pub trait RepairIndex {
-    /// Visible xorbs after `after`, in the order of their hashes.
-    fn health_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbHealth>, IndexError>>;
-
-    /// Inserts a row for a verified blob whose xorb has none: live and unreferenced. Returns
-    /// whether there was no row. The caller has the right to delete blobs, since the blob may be a
-    /// dead object.
-    fn adopt_xorb(
+    /// Corrects the description of the blob that the row names: the blob was verified and may be
+    /// another serialization than the row says. The row becomes live and sound, and gets a new
+    /// ticket.
+    ///
+    /// If the row is no longer visible under this ticket, nothing is changed, and the error is of
+    /// kind [`IndexErrorKind::Lost`](super::IndexErrorKind::Lost).
+    fn describe_xorb_again(
         &self,
         xorb: NewXorb,
-        incarnation: Incarnation,
         ticket: Ticket,
         now: Timestamp,
-    ) -> BoxFuture<'_, Result<bool, IndexError>>;
-
-    /// Compares the references of some files with their terms.
-    fn faulty_files(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<FaultPage, IndexError>>;
-
-    /// Makes the references of a file agree with its terms, as far as their xorbs exist. Returns
-    /// whether anything was changed.
-    fn rebuild_references(&self, file: FileHash) -> BoxFuture<'_, Result<bool, IndexError>>;
-
-    /// The error of the totals, in one snapshot. Reads the whole table without blocking other
-    /// operations.
-    fn totals_drift(&self) -> BoxFuture<'_, Result<Drift, IndexError>>;
-
-    /// Adds this error to the totals. Concurrent uploads and deletions change both sides alike, so
-    /// the table is not read again under the lock. Only one process may do this at a time.
-    fn repair_totals(&self, drift: Drift) -> BoxFuture<'_, Result<Totals, IndexError>>;
-
-    /// Times later than `than`, except leases, which are meant to end later. Reads the whole table
-    /// without blocking other operations.
-    fn future_times(&self, than: Timestamp) -> BoxFuture<'_, Result<FutureTimes, IndexError>>;
-
-    /// Sets times later than `than` back to `now`, for `limit` xorbs after `after`. Returns the
-    /// last of them; `None` at the end. A later verification counts as none. A xorb that was
-    /// condemned later becomes live: the clock that ended its grace period was wrong.
-    fn set_times_back(
-        &self,
-        after: Option<XorbHash>,
-        limit: u32,
-        than: Timestamp,
-        now: Timestamp,
-    ) -> BoxFuture<'_, Result<Option<XorbHash>, IndexError>>;
-
-    /// Sets the time of the last garbage collection back to `now`, if it is later.
-    fn set_collection_back(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
+    ) -> BoxFuture<'_, Result<(), IndexError>>;
 }

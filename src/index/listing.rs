@@ -1,5 +1,9 @@
-//! Entries of the lists of files and xorbs.
+//! The lists of files and xorbs, page by page.
 
+use futures_util::future::BoxFuture;
+
+use super::error::IndexError;
+use super::files::Reader;
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
@@ -9,9 +13,9 @@ use crate::runtime::clock::Timestamp;
 pub struct FileEntry {
     /// Its hash.
     pub hash: FileHash,
-    /// Its bytes.
+    /// Its length in bytes.
     pub raw_len: u64,
-    /// Its sha256 as claimed by a client, unless found false.
+    /// Its verified sha256, or else the sha256 that the repository of the reader claims.
     pub sha256: Option<Sha256>,
     /// When it was first registered.
     pub registered: Timestamp,
@@ -22,10 +26,24 @@ pub struct FileEntry {
 pub struct XorbEntry {
     /// Its hash.
     pub hash: XorbHash,
-    /// Its chunks.
+    /// The number of its chunks.
     pub chunk_count: u32,
     /// Bytes of its blob.
     pub serialized_len: u64,
-    /// Bytes of its chunks.
+    /// Raw bytes of its chunks.
     pub raw_len: u64,
+}
+
+/// The methods of [`Index`](super::Index) for lists.
+pub trait ListIndex {
+    /// Files after `after` that this reader may see, in the order of their hashes' bytes.
+    fn files_after(
+        &self,
+        reader: Reader,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<FileEntry>, IndexError>>;
+
+    /// Visible xorbs after `after`, in the order of their hashes' bytes.
+    fn xorbs_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbEntry>, IndexError>>;
 }

@@ -1,7 +1,8 @@
 //! The built-in migrations, which bring a database to the schema version of this program.
 //!
-//! Each migration is one transaction. A crash leaves the database at an earlier version, and the
-//! next start continues. No migration is reverted: an older program refuses the database.
+//! Each migration is one transaction. A crash leaves the database at the version of the last
+//! committed migration, and the next start continues from there. No migration can be reverted. An
+//! older program refuses a database that a newer one has migrated.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -13,9 +14,11 @@ use thiserror::Error;
 use super::error::{IndexError, IndexErrorKind};
 use super::sqlite::map;
 
-/// Number, name and text of every file in `migrations/sqlite`, in order. A test compares this with
-/// the directory.
-pub(super) const SQLITE: &[(i64, &str, &str)] = &[
+/// Number, name and text of migrations, in order.
+pub(super) type Migrations = &'static [(i64, &'static str, &'static str)];
+
+/// Every file in `migrations/sqlite`. A test compares this with the directory.
+pub(super) const SQLITE: Migrations = &[
     (1, "xorbs", include_str!("../../migrations/sqlite/0001_xorbs.sql")),
     (2, "files", include_str!("../../migrations/sqlite/0002_files.sql")),
     (3, "grants", include_str!("../../migrations/sqlite/0003_grants.sql")),
@@ -33,7 +36,13 @@ pub(super) const SQLITE: &[(i64, &str, &str)] = &[
     (15, "claims_of_repos", include_str!("../../migrations/sqlite/0015_claims_of_repos.sql")),
     (16, "registrations", include_str!("../../migrations/sqlite/0016_registrations.sql")),
     (17, "objects", include_str!("../../migrations/sqlite/0017_objects.sql")),
+    (18, "visible_xorbs", include_str!("../../migrations/sqlite/0018_visible_xorbs.sql")),
+    (19, "claims_in_parts", include_str!("../../migrations/sqlite/0019_claims_in_parts.sql")),
 ];
+
+/// Every file in `migrations/postgres`, likewise compared by a test.
+#[cfg(any(feature = "postgres", test))]
+pub(super) const POSTGRES: Migrations = &[(1, "init", include_str!("../../migrations/postgres/0001_init.sql"))];
 
 /// Brings the database to the schema version of this program.
 ///
@@ -41,16 +50,34 @@ pub(super) const SQLITE: &[(i64, &str, &str)] = &[
 /// ones.
 pub(super) async fn run(pool: &SqlitePool) -> Result<(), IndexError> {
     let op = "bring the schema up to date";
-    let known = SQLITE.last().map_or(0, |(version, ..)| *version);
     match migrator(SQLITE).run(pool).await {
         Ok(()) => Ok(()),
-        Err(MigrateError::VersionMissing(found) | MigrateError::VersionTooNew(found, _)) => {
-            let found = version(pool).await.unwrap_or(found);
-            Err(IndexError { op, kind: IndexErrorKind::Newer, source: Box::new(OtherVersion { found, known }) })
-        }
-        Err(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => Err(map(op, error)),
-        Err(error) => Err(IndexError { op, kind: IndexErrorKind::Other, source: Box::new(error) }),
+        Err(error) => Err(failure(op, SQLITE, error, version(pool).await.ok(), map)),
     }
+}
+
+/// The error of migrations that were not applied to a database, whose version is `found`.
+pub(super) fn failure(
+    op: &'static str,
+    migrations: Migrations,
+    error: MigrateError,
+    found: Option<i64>,
+    map: fn(&'static str, sqlx::Error) -> IndexError,
+) -> IndexError {
+    match error {
+        MigrateError::VersionMissing(missing) | MigrateError::VersionTooNew(missing, _) => {
+            let (found, known) = (found.unwrap_or(missing), last(migrations));
+            let source = Box::new(OtherVersion { found, known, advice: "use the zorb that serves it" });
+            IndexError { op, kind: IndexErrorKind::Newer, source }
+        }
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => map(op, error),
+        error => IndexError { op, kind: IndexErrorKind::Other, source: Box::new(error) },
+    }
+}
+
+/// The schema version after all migrations.
+fn last(migrations: Migrations) -> i64 {
+    migrations.last().map_or(0, |(version, ..)| *version)
 }
 
 /// Applies these migrations.
@@ -61,24 +88,36 @@ pub(super) fn migrator(migrations: &[(i64, &'static str, &'static str)]) -> Migr
     Migrator { migrations: migrations.collect(), ..Migrator::DEFAULT }
 }
 
-/// A schema version that this program may not change here.
+/// A schema version that this program cannot use, or may not migrate here.
 #[derive(Debug, Error)]
-#[error("its schema has version {found}, this program supports {known}: use the zorb that serves it")]
+#[error("its schema has version {found}, this program supports {known}: {advice}")]
 struct OtherVersion {
     found: i64,
     known: i64,
+    advice: &'static str,
 }
 
 /// Checks that the database has the schema version of this program, and changes nothing.
 pub(super) async fn check(op: &'static str, pool: &SqlitePool) -> Result<(), IndexError> {
-    let known = SQLITE.last().map_or(0, |(version, ..)| *version);
     let found = version(pool).await.map_err(|error| map(op, error))?;
+    compare(op, SQLITE, found, "use the zorb that serves it")
+}
+
+/// Compares the version of a database with that of this program. `advice` is for an older database.
+pub(super) fn compare(
+    op: &'static str,
+    migrations: Migrations,
+    found: i64,
+    advice: &'static str,
+) -> Result<(), IndexError> {
+    let known = last(migrations);
     let kind = match found.cmp(&known) {
         Ordering::Equal => return Ok(()),
         Ordering::Greater => IndexErrorKind::Newer,
         Ordering::Less => IndexErrorKind::Older,
     };
-    Err(IndexError { op, kind, source: Box::new(OtherVersion { found, known }) })
+    let advice = if kind == IndexErrorKind::Older { advice } else { "use the zorb that serves it" };
+    Err(IndexError { op, kind, source: Box::new(OtherVersion { found, known, advice }) })
 }
 
 /// The schema version of the database.

@@ -1,18 +1,22 @@
-//! Blobs that no row of a xorb names: those that are being written, and those to be deleted.
+//! Objects: names of blobs that no row of a xorb has. Such a blob is being written or is to be
+//! deleted.
 //!
 //! Each blob has a name that is used once: the hash of its xorb and an [`Incarnation`]. The row of
 //! a xorb names one blob. All other names that may have a blob are objects:
 //!
 //! * **Pending**: the name was given to a replacement that is being published.
-//! * **Dead**: the blob was replaced, or its publication failed. A dead name never becomes the name
-//!   of a row again. Its blob is deleted after a retention, and then the object is forgotten.
+//! * **Dead**: the blob was replaced, or its publication failed. No upload uses a dead name again;
+//!   only [`adopt_xorb`](super::RepairIndex::adopt_xorb) can give it back to a row. After 3 hours
+//!   GC deletes the blob, and then the object.
 //!
-//! The name of a new xorb is in its staged row instead. So a blob exists only under a name that the
-//! index knows: an upload writes the name first, and a deletion removes it last.
+//! The first blob of a xorb is no object, because its name is in the staged row. An upload writes
+//! the name into the index before it publishes the blob, and a deletion removes the name after the
+//! blob. So the index knows the name of every blob.
 
 use futures_util::future::BoxFuture;
 
-use super::{IndexError, NewXorb, Ticket, XorbRow};
+use super::error::IndexError;
+use super::xorbs::{NewXorb, Ticket, XorbRow};
 use crate::format::XorbHash;
 use crate::runtime::clock::Timestamp;
 use crate::runtime::incarnation::Incarnation;
@@ -20,29 +24,29 @@ use crate::runtime::incarnation::Incarnation;
 /// An object whose blob is to be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadObject {
-    /// The xorb.
+    /// The hash of the xorb.
     pub hash: XorbHash,
-    /// Which of its blobs.
+    /// The incarnation of its blob.
     pub incarnation: Incarnation,
-    /// Bytes of the blob; 0 if it was never visible.
+    /// The number of bytes of the blob; 0 if it is not known.
     pub len: u64,
 }
 
-/// Sums over all objects.
+/// Sums over all objects, pending and dead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectSums {
-    /// Their number.
+    /// The number of objects.
     pub count: u64,
-    /// Bytes of their blobs.
+    /// The number of bytes of their blobs, as far as it is known.
     pub len: u64,
 }
 
-/// A part of [`Index`](super::Index).
+/// The methods of [`Index`](super::Index) for objects.
 pub trait ObjectIndex {
-    /// The name of a xorb's blob, in whatever state its row is.
+    /// The incarnation in the row of a xorb, in any state; `None` without a row.
     fn incarnation_of(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<Incarnation>, IndexError>>;
 
-    /// Gives a name to a blob of so many bytes that is about to be published: a pending object.
+    /// Inserts a pending object: the name of a blob of `len` bytes that is about to be published.
     fn begin_object(
         &self,
         hash: XorbHash,
@@ -51,11 +55,11 @@ pub trait ObjectIndex {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<(), IndexError>>;
 
-    /// Names a published blob in place of the present one, whose object is dead from then on. The
-    /// xorb is live and sound, and has a new ticket.
+    /// Replaces the blob of a xorb: the row names the published blob, and the name of the old blob
+    /// becomes a dead object. The xorb becomes live and sound, and gets a new ticket.
     ///
-    /// An error of kind [`IndexErrorKind::Lost`](super::IndexErrorKind::Lost) if the row is no
-    /// longer visible under this ticket, or the new blob is no pending object; then nothing is
+    /// The error is of kind [`IndexErrorKind::Lost`](super::IndexErrorKind::Lost) if the row is no
+    /// longer visible under `ticket`, or if the new name is not a pending object. Then nothing is
     /// changed.
     fn replace_xorb(
         &self,
@@ -65,9 +69,9 @@ pub trait ObjectIndex {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<(), IndexError>>;
 
-    /// Makes a name a dead object, whatever it is now. Returns false, without effect, if a row
-    /// names it.
-    fn bury_object(
+    /// Makes the name of a blob of `len` bytes a dead object, whether the name was pending, dead or
+    /// unknown. Returns false, without effect, if a row has this name.
+    fn mark_object_dead(
         &self,
         hash: XorbHash,
         incarnation: Incarnation,
@@ -75,24 +79,26 @@ pub trait ObjectIndex {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Makes pending objects dead that were begun at `before` or earlier. Returns their number.
+    /// Makes pending objects dead if they were inserted at `before` or earlier. Returns their
+    /// number.
     fn abandon_objects(&self, before: Timestamp, now: Timestamp) -> BoxFuture<'_, Result<u64, IndexError>>;
 
-    /// Dead objects since `before` or earlier, the oldest first.
+    /// Objects that became dead at `before` or earlier, the oldest first.
     fn dead_objects(&self, before: Timestamp, limit: u32) -> BoxFuture<'_, Result<Vec<DeadObject>, IndexError>>;
 
     /// Deletes a dead object, after its blob was deleted. Returns whether there was one.
     fn forget_object(&self, hash: XorbHash, incarnation: Incarnation) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// A replaced blob that may still be read, as the row of its xorb described it.
+    /// The description of a replaced blob, as the row had it before the replacement. `None` if the
+    /// blob must not be read, because it was damaged or was never live.
     fn find_replaced(
         &self,
         hash: XorbHash,
         incarnation: Incarnation,
     ) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>>;
 
-    /// Those of these names that neither a row nor an object has.
-    fn unaccounted(
+    /// The names among `names` that no row of a xorb and no object has.
+    fn unknown_names(
         &self,
         names: Vec<(XorbHash, Incarnation)>,
     ) -> BoxFuture<'_, Result<Vec<(XorbHash, Incarnation)>, IndexError>>;
@@ -100,6 +106,6 @@ pub trait ObjectIndex {
     /// Sums over all objects.
     fn object_sums(&self) -> BoxFuture<'_, Result<ObjectSums, IndexError>>;
 
-    /// Sets times of objects that are later than `now` back to it.
+    /// Sets the times of objects back to `now` if they are later.
     fn set_objects_back(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
 }

@@ -1,5 +1,5 @@
-//! Queries that let a lost index be rebuilt from registration records: what a record must contain,
-//! and which records the index has applied.
+//! Queries for the registration log: what a new record must contain, and which records the index
+//! has applied. A lost index can be rebuilt from the records.
 
 use futures_util::future::BoxFuture;
 
@@ -12,43 +12,45 @@ use crate::format::{FileHash, StoreId, XorbHash};
 pub struct StoreMark {
     /// The id of the store; `None` until it was written.
     pub id: Option<StoreId>,
-    /// The number of the last applied record; `None` if none was. Each earlier record was applied
-    /// or rolled back, is among `left`, or was never acknowledged.
+    /// The number of the last applied record; `None` if no record was applied. Each earlier record
+    /// was applied, was rolled back, is in `left`, or was never acknowledged.
     pub last_record: Option<u64>,
-    /// Earlier records that could not be applied, ascending.
+    /// The numbers of earlier records that could not be applied, ascending.
     pub left: Vec<u64>,
 }
 
-/// A part of [`Index`](super::Index).
+/// The methods of [`Index`](super::Index) for the registration log.
 pub trait RecordIndex {
-    /// The xorbs among `hashes` that are visible and belong to this owner. In no order.
+    /// The xorbs among `hashes` that are visible and belong to this owner, in no order.
     fn owned_xorbs(&self, hashes: Vec<XorbHash>, owner: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
-    /// The files among `files` that a repository has, in no order. The flag: the sha256 of the file
-    /// is verified, or this repository has claimed one.
+    /// The files among `files` that the repository has claimed, in no order. The flag is true if
+    /// the sha256 of the file is verified, or if this repository has claimed a sha256.
     fn claimed_files(
         &self,
         files: Vec<FileHash>,
         repo: String,
     ) -> BoxFuture<'_, Result<Vec<(FileHash, bool)>, IndexError>>;
 
-    /// Those of these files that any repository can see, in no order.
+    /// The registered files among `files`, in no order. Files of unpublished registrations are not
+    /// registered yet.
     fn visible_files(&self, files: Vec<FileHash>) -> BoxFuture<'_, Result<Vec<FileHash>, IndexError>>;
 
-    /// The repositories of a file, ascending. The flag: the repository has claimed the stored
-    /// sha256.
+    /// The repositories that may read a file, ascending. The flag is true if the repository has
+    /// claimed the sha256 that the row of the file has, and that sha256 is unverified.
     fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>>;
 
-    /// The unverified sha256 of a file.
+    /// The sha256 in the row of a file, if it is unverified. Other repositories may claim another
+    /// one.
     fn unverified_sha256(&self, file: FileHash) -> BoxFuture<'_, Result<Option<Sha256>, IndexError>>;
 
-    /// The store of this index, and its position in the records.
+    /// The store of this index, and which records it has applied.
     fn store_mark(&self) -> BoxFuture<'_, Result<StoreMark, IndexError>>;
 
-    /// Sets the store of this index, and that records up to `last_record` are applied. A lower
-    /// number than before is ignored.
+    /// Writes the id of the store, and `last_record` as the number of the last applied record. A
+    /// lower number than the stored one is ignored.
     fn set_store(&self, id: StoreId, last_record: Option<u64>) -> BoxFuture<'_, Result<(), IndexError>>;
 
     /// Adds records that could not be applied to [`StoreMark::left`].
-    fn leave_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>>;
+    fn add_unapplied_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>>;
 }

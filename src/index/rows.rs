@@ -1,22 +1,12 @@
-//! Rows to values. A row that does not parse is an [`Inconsistent`], never a panic and never a
-//! guess.
+//! Converts stored columns to values and back, for any database. A column that does not parse
+//! gives the error [`Inconsistent`], never a panic and never a guess.
 
 use super::error::Inconsistent;
-use super::{ChunkColumns, XorbPart, XorbRow, XorbState};
+use super::xorbs::{ChunkColumns, XorbPart, XorbState};
 use crate::format::compression::Scheme;
 use crate::format::xorb::Layout;
 use crate::format::{ChunkHash, XorbHash};
 use crate::runtime::incarnation::Incarnation;
-
-pub(super) fn xorb_hash(bytes: &[u8]) -> Result<XorbHash, Inconsistent> {
-    let bytes = bytes.try_into().map_err(|_| Inconsistent {
-        table: "xorbs",
-        column: "hash",
-        key: "a row".to_owned(),
-        reason: format!("{} bytes, not 32", bytes.len()),
-    })?;
-    Ok(XorbHash::from_bytes(bytes))
-}
 
 pub(super) const fn incarnation(number: i64) -> Incarnation {
     Incarnation::from_number(number.cast_unsigned())
@@ -35,28 +25,14 @@ pub(super) const fn state_to_sql(state: XorbState) -> i64 {
     }
 }
 
-pub(super) fn state(hash: &XorbHash, value: i64) -> Result<XorbState, Inconsistent> {
+pub(super) const fn state(value: i64) -> Option<XorbState> {
     match value {
-        0 => Ok(XorbState::Staged),
-        1 => Ok(XorbState::Live),
-        2 => Ok(XorbState::Condemned),
-        3 => Ok(XorbState::Deleting),
-        _ => Err(invalid("xorbs", "state", hash, format!("{value} is no state"))),
+        0 => Some(XorbState::Staged),
+        1 => Some(XorbState::Live),
+        2 => Some(XorbState::Condemned),
+        3 => Some(XorbState::Deleting),
+        _ => None,
     }
-}
-
-pub(super) fn xorb(
-    hash: XorbHash,
-    incarnation: Incarnation,
-    crc64: i64,
-    layout: &[u8],
-) -> Result<XorbRow, Inconsistent> {
-    let layout = self::layout(&hash, layout)?;
-    Ok(XorbRow { hash, incarnation, crc64: crc64.cast_unsigned(), layout, is_damaged: false, replaced_at: None })
-}
-
-pub(super) fn layout(hash: &XorbHash, packed: &[u8]) -> Result<Layout, Inconsistent> {
-    Layout::parse(packed).map_err(|error| invalid("xorbs", "layout", hash, error.to_string()))
 }
 
 pub(super) fn chunk_columns(hash: &XorbHash, hashes: &[u8], schemes: &[u8]) -> Result<ChunkColumns, Inconsistent> {
@@ -75,15 +51,17 @@ pub(super) fn chunk_columns(hash: &XorbHash, hashes: &[u8], schemes: &[u8]) -> R
     })
 }
 
-/// Parts of both columns, with the lengths of the whole columns. The layout begins one entry before
-/// the first chunk, if there is one.
+/// Parses slices of the columns `layout` and `hashes`, each given with the length of the whole
+/// column. If `start` is not 0, the slice of the layout begins one entry earlier, because an entry
+/// says where its chunk ends.
 pub(super) fn part(
     xorb: XorbHash,
     start: u32,
     (layout, layout_len): (&[u8], i64),
     (hashes, hashes_len): (&[u8], i64),
 ) -> Result<XorbPart, Inconsistent> {
-    // Whole chunks: 8 bytes of layout and 32 of hash each.
+    // Both columns must describe the same number of whole chunks: a chunk has 8 bytes of layout and
+    // a hash of 32 bytes.
     if layout_len <= 0 || layout_len % 8 != 0 || layout_len.checked_mul(4) != Some(hashes_len) {
         let reason = format!("{layout_len} bytes of layout and {hashes_len} of hashes");
         return Err(invalid("xorb_chunks", "hashes", &xorb, reason));

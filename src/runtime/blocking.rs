@@ -1,10 +1,12 @@
-//! The one door to blocking work: a limited share of tokio's blocking threads.
+//! The only way to run blocking work: on a limited number of tokio's blocking threads.
 //!
-//! A [`Pool`] runs a limited number of closures at once and queues the others, which bounds memory
-//! (each closure holds its buffers) and stops a slow disk from occupying every thread. The queue is
-//! fair ([`FairGate`]), so that the work of one tenant does not block that of others. The permit
-//! moves *into* the closure: when a client disconnects, the waiting future is dropped, but the
-//! closure runs to its end and holds its permit until then.
+//! A [`Pool`] runs a limited number of closures at once and queues the others. This bounds memory,
+//! because each closure holds its buffers. It also prevents closures that wait for a slow disk
+//! from occupying every thread. The queue is fair ([`FairGate`]), so that the work of one tenant
+//! does not block the work of others.
+//!
+//! The permit moves *into* the closure. When a client disconnects, the waiting future is dropped,
+//! but the closure runs to its end and holds its permit until then.
 
 use std::fmt;
 use std::future::Future;
@@ -19,28 +21,28 @@ use tokio::task::JoinHandle;
 
 use super::fair::{FairGate, Tenant};
 
-/// A number of blocking closures that may run at once.
+/// Runs a limited number of blocking closures at once. Clones share the limit.
 #[derive(Clone, Debug)]
 pub struct Pool {
     permits: FairGate,
 }
 
-/// Work that was started; dropping it does not stop the work.
+/// Work that was started. If this is dropped, the work still runs to its end.
 #[derive(Debug)]
 #[must_use = "the result of the work is here"]
 pub struct Running<T> {
     handle: JoinHandle<T>,
 }
 
-/// Work beside that of a thread, which will wait for it.
+/// Work that was started by a closure on a blocking thread, which will wait for it.
 #[must_use = "the result of the work is here"]
 pub struct Beside<T> {
-    /// What has not begun yet.
-    work: Arc<Unbegun>,
+    /// The closure, until a thread takes it.
+    work: Arc<PendingWork>,
     result: Receiver<T>,
 }
 
-type Unbegun = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+type PendingWork = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
 impl Pool {
     /// A pool in which `count` closures may run at once, at least one.
@@ -49,8 +51,8 @@ impl Pool {
         Self { permits: FairGate::unbounded(u32::try_from(count).unwrap_or(u32::MAX)) }
     }
 
-    /// Waits for a permit, in the queue of the [current](Tenant::current) tenant, then runs the
-    /// closure on a blocking thread. Returns once the closure was started.
+    /// Waits for a permit, in the queue of the [current](Tenant::current) tenant, and then passes
+    /// the closure to a blocking thread. Does not wait for the end of the closure.
     pub async fn start<T, F>(&self, work: F) -> Running<T>
     where
         T: Send + 'static,
@@ -59,8 +61,8 @@ impl Pool {
         self.start_for(Tenant::current(), work).await
     }
 
-    /// The same in the line of this tenant.
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    /// Like [`start`](Self::start), in the queue of this tenant.
+    #[expect(clippy::disallowed_methods, reason = "the only module that spawns blocking work")]
     pub async fn start_for<T, F>(&self, tenant: Tenant, work: F) -> Running<T>
     where
         T: Send + 'static,
@@ -76,7 +78,7 @@ impl Pool {
         Running { handle }
     }
 
-    /// Whether a waiter is queued.
+    /// Whether a closure waits for a permit.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.permits.load().1 > 0
@@ -91,7 +93,7 @@ impl Pool {
         self.start(work).await.await
     }
 
-    /// The same in the line of this tenant.
+    /// Like [`run`](Self::run), in the queue of this tenant.
     pub async fn run_for<T, F>(&self, tenant: Tenant, work: F) -> T
     where
         T: Send + 'static,
@@ -102,10 +104,10 @@ impl Pool {
 }
 
 impl Pool {
-    /// Drops a value whose end may block, on a blocking thread, and does not wait for it. It takes
-    /// no permit: what ends gives memory and files back, and must not wait behind what takes them.
-    /// Without a runtime it is dropped here.
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    /// Drops a value on a blocking thread, because its drop may block, and does not wait for the
+    /// end. The drop takes no permit: it releases memory and files, and must not wait for closures
+    /// that use more of them. Outside of a runtime the value is dropped on this thread.
+    #[expect(clippy::disallowed_methods, reason = "the only module that spawns blocking work")]
     pub fn dispose<T: Send + 'static>(&self, value: T) {
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(move || drop(value))),
@@ -115,17 +117,18 @@ impl Pool {
 }
 
 impl Pool {
-    /// Runs the closure on another blocking thread, beside the caller's thread, which holds a
-    /// permit and must [wait](Beside::wait) for the end. It takes no permit of its own: two callers
-    /// that wait for each other's permits would deadlock. Without a runtime it runs in `wait`.
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    /// Runs the closure on another blocking thread. The caller is itself a closure with a permit,
+    /// and must [wait](Beside::wait) for the end. The new closure takes no permit: if callers like
+    /// this held all permits, each would wait for a permit forever. Outside of a runtime the
+    /// closure runs in `wait`.
+    #[expect(clippy::disallowed_methods, reason = "the only module that spawns blocking work")]
     pub fn beside<T, F>(&self, work: F) -> Beside<T>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
         let (done, result) = mpsc::sync_channel(1);
-        // Who does not wait does not want it.
+        // The send fails if the `Beside` was dropped. Then the result is not needed.
         let work: Box<dyn FnOnce() + Send> = Box::new(move || drop(done.send(work())));
         let work = Arc::new(Mutex::new(Some(work)));
         if let Ok(runtime) = Handle::try_current() {
@@ -137,16 +140,17 @@ impl Pool {
 }
 
 impl<T> Beside<T> {
-    /// Waits for the end of the work. Blocks. Work that no other thread has begun runs here: if the
-    /// system has no more threads, it would be queued behind its waiter. `None` if it panicked on
-    /// another thread.
+    /// Waits for the end of the work. Blocks. If no other thread has begun the work, it runs on
+    /// this thread, because all other threads may wait in the same way. `None` if the work panicked
+    /// on another thread.
     pub fn wait(self) -> Option<T> {
         begin(&self.work);
         self.result.recv().ok()
     }
 }
 
-fn begin(work: &Unbegun) {
+/// Runs the work, unless another thread has taken it.
+fn begin(work: &PendingWork) {
     let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(work) = work {
         work();
@@ -164,8 +168,8 @@ impl<T> Future for Running<T> {
 
     /// Waits for the end of the work. A panic of the closure continues here.
     ///
-    /// The work is never cancelled: tokio drops closures only when the whole runtime is dropped,
-    /// and then this is not polled.
+    /// The work is never cancelled. Tokio drops queued closures only when the whole runtime is
+    /// dropped, and then this future is no longer polled.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         match ready!(Pin::new(&mut self.handle).poll(context)) {
             Ok(result) => Poll::Ready(result),
@@ -181,7 +185,7 @@ impl<T> Future for Running<T> {
 mod tests {
     use super::*;
 
-    /// A panic in it means no result.
+    /// If the work panics on another thread, `wait` returns `None`.
     #[tokio::test]
     async fn work_beside_a_closure_takes_no_permit_and_panic_is_none() {
         let pool = Pool::new(1);
@@ -193,7 +197,8 @@ mod tests {
                 begun.send(()).unwrap();
                 panic!("as asked");
             });
-            // Not before another thread has it: here it would panic here.
+            // Wait until another thread has begun the work. Otherwise it would run in `wait` and
+            // panic on this thread.
             has_begun.recv().unwrap();
             (sum, nothing.wait())
         });

@@ -1,5 +1,5 @@
-//! The only access to the time of day. It can jump, also backwards: durations are measured with
-//! monotonic clocks elsewhere.
+//! The only access to the time of day. The time of day can jump, also backwards. So other modules
+//! measure durations with monotonic clocks.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The moment so many milliseconds after 1970-01-01 00:00 UTC.
+    /// The moment `millis` milliseconds after 1970-01-01 00:00 UTC.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
@@ -48,7 +48,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is told otherwise, for tests.
+/// A clock for tests. It changes only when a test sets it.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     millis: AtomicU64,

@@ -1,10 +1,13 @@
-//! The one door to publishing files, and durable removal, for the store and for commands.
+//! The only code that publishes files and removes them durably, for the store and for commands.
 //!
-//! After [`TempFile::publish`] returned `Ok`, the file has exactly the bytes written, under its
-//! final name, and both survive a power cut. A crash can leave a temporary file. In a directory for
-//! temporary files [`clear_directory`] removes it at the next start. Beside a file of another name
-//! it stays, as `.zorb-….tmp`, unless [`remove_leftovers`] is called. A [`PartialFile`] stays to be
-//! continued. Not covered: a disk that acknowledges syncs that it did not do.
+//! After [`TempFile::publish`] has returned `Ok`, the file has exactly the written bytes, under its
+//! final name, and both survive a power cut. This does not hold for a disk that acknowledges syncs
+//! that it did not do.
+//!
+//! A crash can leave a temporary file. In a directory for temporary files, [`clear_directory`]
+//! removes it at the next start. In any other directory it stays, as `.zorb-….tmp`, unless
+//! [`remove_leftovers`] is called. A [`PartialFile`] stays, too, so that the next run can continue
+//! it.
 //!
 //! All functions block.
 
@@ -26,11 +29,11 @@ use self::private::is_plain;
 pub(crate) use self::private::{open_lock, read_private};
 use super::system::{begin_writeback, set_direct};
 
-/// What has to divide addresses, places and lengths of what is written past the page cache: the
-/// largest block of a disk in use.
+/// The memory address, file offset and length of a direct write (past the page cache) must be
+/// multiples of this. It is the largest block size of disks in use.
 pub(crate) const DIRECT_ALIGNMENT: usize = 4096;
 
-/// A file under a temporary name. Dropped unpublished, it is removed.
+/// A file under a temporary name. If it is dropped unpublished, it is removed.
 #[derive(Debug)]
 pub(crate) struct TempFile {
     path: PathBuf,
@@ -39,8 +42,8 @@ pub(crate) struct TempFile {
 }
 
 impl TempFile {
-    /// A new empty file in the directory `directory`, which must be on the file system of the final
-    /// name: rename needs that.
+    /// A new empty file in `directory`. The final name must be on the same file system, because a
+    /// rename cannot move a file to another one.
     pub(crate) fn create(directory: &Path) -> io::Result<Self> {
         Self::create_at(directory.join(own_name()))
     }
@@ -51,7 +54,7 @@ impl TempFile {
     }
 
     fn create_at(path: PathBuf) -> io::Result<Self> {
-        // Readable too, for `copy_to`: `create_new` opens for both.
+        // `create_new` opens the file for writing and for reading, which `copy_to` needs.
         let file = File::create_new(&path)?;
         Ok(Self { path, file: Some(file), published: false })
     }
@@ -61,25 +64,26 @@ impl TempFile {
         self.file_mut().write_all(bytes)
     }
 
-    /// Appends bytes past the page cache where the file system can do that, and as
-    /// [`write`](Self::write) does where it cannot. Their address, their length and their place in
-    /// the file are to be multiples of [`DIRECT_ALIGNMENT`]. Nothing is durable by that, either.
+    /// Appends bytes past the page cache if the file system supports it, or else like
+    /// [`write`](Self::write). Their address, length and file offset should be multiples of
+    /// [`DIRECT_ALIGNMENT`]. If the kernel refuses the write, it is repeated through the page
+    /// cache. The bytes are not durable yet.
     pub(crate) fn write_direct(&mut self, bytes: &[u8]) -> io::Result<()> {
         let file = self.file_mut();
         if set_direct(file, true).is_err() {
             return file.write_all(bytes);
         }
-        // At an explicit offset: on ext4 of Linux 6.1.64 a direct write does not advance the file's
-        // own offset, and the next write would overwrite it.
+        // Write at an explicit offset: on ext4 of Linux 6.1.64 a direct write does not advance the
+        // file's own offset, so the next write would overwrite these bytes.
         let begin = file.stream_position()?;
         let written = file.write_at(bytes, begin);
-        // For this only: what follows may be of any length.
+        // Direct mode is for this write only, because the next one may have any length.
         set_direct(file, false)?;
         self.write_rest(begin, written, bytes)
     }
 
-    /// Writes through the page cache what a direct write at `begin` left out, because it was cut
-    /// short (as by a full disk) or refused. If that fails too, its error is the one returned.
+    /// Completes the direct write at `begin`, whose result is `written`. If it was short or
+    /// refused, writes the rest of the bytes through the page cache.
     fn write_rest(&mut self, begin: u64, written: io::Result<usize>, bytes: &[u8]) -> io::Result<()> {
         let written_len = written.unwrap_or(0);
         let file = self.file_mut();
@@ -87,26 +91,26 @@ impl TempFile {
         file.write_all(&bytes[written_len..])
     }
 
-    /// Asks the kernel to begin to write out these bytes, and does not wait: nothing is durable by
-    /// that, but the sync will have less to do. Pages that are clean by then may leave memory, so
-    /// this is for bytes that were written just now.
+    /// Asks the kernel to begin to write these bytes to the disk, and does not wait. Afterwards
+    /// they are not durable, but the sync has less to do. The kernel may evict pages of the range
+    /// that are on the disk already, so call this right after writing.
     pub(crate) fn begin_writeback(&mut self, bytes: Range<u64>) {
         begin_writeback(self.file_mut(), &bytes);
     }
 
-    /// Restricts the file to its owner (mode 0600); call it before writing.
+    /// Restricts the file to its owner (mode 0600). To be called before writing.
     pub(crate) fn restrict_to_owner(&mut self) -> io::Result<()> {
         self.file_mut().set_permissions(Permissions::from_mode(0o600))
     }
 
-    /// Forgets what was written.
+    /// Discards the written bytes, so that the file is empty again.
     pub(crate) fn restart(&mut self) -> io::Result<()> {
         let file = self.file_mut();
         file.set_len(0)?;
         file.rewind()
     }
 
-    /// Copies what was written to somewhere else instead of publishing it.
+    /// Copies the written bytes to `target` instead of publishing the file.
     pub(crate) fn copy_to(mut self, target: &mut impl Write) -> io::Result<()> {
         let file = self.file_mut();
         file.rewind()?;
@@ -117,9 +121,9 @@ impl TempFile {
         self.file.as_mut().expect("the file is open until publish takes self")
     }
 
-    /// Makes the bytes durable, then the name: sync, close, rename, sync of the directory, which
-    /// must exist and be durable. Replaces an existing file of that name.
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    /// Gives the file its final name, durably: syncs the file, closes it, renames it, and syncs the
+    /// directory. The directory must exist and be durable. Replaces an existing file of that name.
+    #[expect(clippy::disallowed_methods, reason = "the only place that publishes files")]
     pub(crate) fn publish(mut self, path: &Path) -> io::Result<()> {
         let file = self.file.take().expect("the file is open until publish takes self");
         file.sync_all()?;
@@ -133,16 +137,17 @@ impl TempFile {
 }
 
 impl TempFile {
-    /// The same for a name that must be free: an error of kind [`io::ErrorKind::AlreadyExists`]
-    /// where it is not.
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    /// Like [`publish`](Self::publish), but replaces no file. If the name exists, the error is of
+    /// kind [`io::ErrorKind::AlreadyExists`].
+    #[expect(clippy::disallowed_methods, reason = "the only place that publishes files")]
     pub(crate) fn publish_new(mut self, path: &Path) -> io::Result<()> {
         let file = self.file.take().expect("the file is open until publish takes self");
         file.sync_all()?;
         drop(file);
         match renameat_with(CWD, &self.path, CWD, path, RenameFlags::NOREPLACE).map_err(io::Error::from) {
             Ok(()) => self.published = true,
-            // File systems without it have links; dropping `self` removes the temporary name.
+            // The file system does not support `NOREPLACE`. A hard link does not replace a file,
+            // either. Dropping `self` then removes the temporary name.
             Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
                 fs::hard_link(&self.path, path)?;
             }
@@ -152,8 +157,8 @@ impl TempFile {
     }
 }
 
-/// A directory under a temporary name, accessible only by its owner. Removed with its contents if
-/// it is dropped unpublished.
+/// A directory under a temporary name, accessible only by its owner. If it is dropped unpublished,
+/// it is removed with its contents.
 #[derive(Debug)]
 pub(crate) struct TempDirectory {
     path: PathBuf,
@@ -173,15 +178,15 @@ impl TempDirectory {
         Self::create(parent(path)?)
     }
 
-    /// Its temporary name.
+    /// The path with the temporary name.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Renames the directory to its final name, durably; its contents must be durable already. An
-    /// empty directory of that name is replaced and its permissions are taken over; anything else
-    /// of that name is an error.
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    /// Renames the directory to its final name, durably. Its contents must be durable already. An
+    /// empty directory of that name is replaced, and its permissions are copied. Any other file of
+    /// that name is an error.
+    #[expect(clippy::disallowed_methods, reason = "the only place that publishes files")]
     pub(crate) fn publish(mut self, path: &Path) -> io::Result<()> {
         match fs::metadata(path) {
             Ok(metadata) => fs::set_permissions(&self.path, metadata.permissions())?,
@@ -198,7 +203,7 @@ impl TempDirectory {
 impl Drop for TempDirectory {
     fn drop(&mut self) {
         if !self.published {
-            // A courtesy, like that of a temporary file.
+            // An error is ignored for the same reasons as in `TempFile`.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -207,24 +212,24 @@ impl Drop for TempDirectory {
 impl Drop for TempFile {
     fn drop(&mut self) {
         if !self.published {
-            // Only a courtesy: a start removes what is left in a directory for temporary files, and
-            // what is left beside other files does no harm.
+            // An error is ignored. In a directory for temporary files the next start removes the
+            // file, and in another directory it does no harm.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Creates a directory and its parents if missing. Afterwards its name is durable, also if another
-/// process created it and did not sync, and so are the names of parents made here. Parents that
-/// existed before are taken to be durable.
+/// Creates a directory and its parents if missing. Afterwards its name is durable, even if another
+/// process created it and did not sync. The names of parents that this call created are durable,
+/// too. Parents that existed before are assumed to be durable.
 pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
-    // Without a dot at its end: the part before the dot is not the parent directory.
+    // `components` removes a final `.`: the parent of `a/.` would be `a` itself.
     let path: PathBuf = path.components().collect();
     match make_directory(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let above = parent(&path)?;
-            // The current directory no longer exists, or nothing can be created here: then the
-            // parent is not what is missing, and continuing would never end.
+            // The path is the current directory, which no longer exists, or in which no file can be
+            // created. `parent` returns the same path, so the recursion would never end.
             if above == path {
                 return Err(error);
             }
@@ -235,7 +240,7 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
+#[expect(clippy::disallowed_methods, reason = "the only place that creates directories")]
 fn make_directory(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Ok(()) => sync_directory(parent(path)?),
@@ -251,9 +256,9 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates missing ones of these directories in `path`, and makes all of them durable with one
+/// Creates the directories `names` in `path`, if missing, and makes all of them durable with one
 /// sync.
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
+#[expect(clippy::disallowed_methods, reason = "the only place that creates directories")]
 pub(crate) fn create_directories_in(path: &Path, names: impl Iterator<Item = String>) -> io::Result<()> {
     for name in names {
         match fs::create_dir(path.join(&name)) {
@@ -264,8 +269,8 @@ pub(crate) fn create_directories_in(path: &Path, names: impl Iterator<Item = Str
     sync_directory(path)
 }
 
-/// Removes temporary files of a dead process in the directory of `path`. Only for directories that
-/// no other process writes to.
+/// Removes temporary files that a stopped process has left in the directory of `path`. Only for
+/// directories that no other process writes to.
 pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(parent(path)?)? {
         let entry = entry?;
@@ -276,19 +281,19 @@ pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a file for reading and writing, and where there is none, makes an empty one whose name is
+/// Opens a file for reading and writing. If the file is missing, creates an empty one whose name is
 /// durable.
 pub(crate) fn open_or_create(path: &Path) -> io::Result<File> {
     match File::create_new(path) {
         Ok(file) => sync_directory(parent(path)?).map(|()| file),
-        // Also of a link that leads nowhere, which cannot be opened then: nothing is made where a
-        // link points.
+        // The existing name may be a link without a target. Then the open fails, so that no file is
+        // created through a link.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::options().read(true).write(true).open(path),
         Err(error) => Err(error),
     }
 }
 
-/// Removes a file durably; returns whether it was there.
+/// Removes a file durably. Returns whether it existed.
 pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => sync_directory(parent(path)?).map(|()| true),
@@ -297,9 +302,10 @@ pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Renames a file within its directory, durably, and with it all earlier renames and removals
-/// there. The contents are not synced: see [`sync_file`]. Replaces an existing file of that name.
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
+/// Renames a file within its directory, durably. The sync also makes earlier renames and removals
+/// in the directory durable. The contents are not synced: see [`sync_file`]. Replaces an existing
+/// file of that name.
+#[expect(clippy::disallowed_methods, reason = "the only place that renames files durably")]
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     trace("rename");
@@ -313,15 +319,15 @@ pub(crate) fn sync_file(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes every temporary file in a directory; returns how many there were. What has another name,
-/// or is not a file, was not put there by this program, and stays.
+/// Removes every temporary file in a directory, and returns their number. Entries with another name
+/// and entries that are not files stay, because this program did not create them.
 pub(crate) fn clear_directory(path: &Path) -> io::Result<usize> {
     let paths = temp_files(path)?;
     paths.iter().try_for_each(fs::remove_file)?;
     Ok(paths.len())
 }
 
-/// How many temporary files there are in a directory.
+/// The number of temporary files in a directory.
 pub(crate) fn count_temp_files(path: &Path) -> io::Result<usize> {
     Ok(temp_files(path)?.len())
 }
@@ -337,7 +343,7 @@ fn temp_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A name in a directory for temporary files.
+/// A random name for a file in a directory of temporary files.
 fn own_name() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
@@ -346,7 +352,7 @@ fn is_own_name(name: &str) -> bool {
     name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// A name beside files of other names.
+/// A random name for a temporary file or directory in a directory with other files.
 fn own_name_beside() -> String {
     format!(".zorb-{}.tmp", own_name())
 }
@@ -362,7 +368,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the tests of this module in which order things were done.
+/// Records a step, so that the tests of this module can check the order of the steps.
 #[cfg(test)]
 fn trace(step: &'static str) {
     tests::STEPS.with_borrow_mut(|steps| steps.push(step));
@@ -373,7 +379,8 @@ const fn trace(_: &'static str) {}
 
 fn parent(path: &Path) -> io::Result<&Path> {
     match path.parent() {
-        // The parent of a bare name is the current directory, which std spells as the empty path.
+        // The parent of a name without a directory is the current directory. The standard library
+        // returns it as the empty path.
         Some(parent) if parent.as_os_str().is_empty() => Ok(Path::new(".")),
         Some(parent) => Ok(parent),
         None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the root directory has no parent")),

@@ -1,19 +1,22 @@
-//! A fair semaphore: permits are shared out between tenants.
+//! A fair semaphore (*gate*) that distributes permits between tenants.
 //!
 //! While permits are free, every request gets one. Otherwise each tenant has its own queue, and the
 //! queues are served round-robin: a tenant with one waiting request is served after at most one
-//! request of each other tenant. Permits are never revoked, so fairness needs permits that are held
-//! briefly. Within a queue, running and new requests alternate, so that a new request waits for one
-//! of the large requests of its own tenant, and not for all of them.
+//! request of each other tenant.
 //!
-//! A request that needs more units than are free is overtaken by smaller ones, for two seconds at
-//! most.
+//! Permits are never revoked, so the gate is fair only if permits are held briefly. A long request
+//! acquires one permit after another. A request is *new* until it has its first permit, and
+//! *running* afterwards. Within a queue, new and running requests alternate. So a new request does
+//! not wait until the running requests of its tenant end.
+//!
+//! A permit has a weight in units. A request that needs more units than are free is overtaken by
+//! smaller ones, for two seconds at most.
 //!
 //! A gate can also [pace](FairGate::pacing) a tenant with many waiting requests, so that it
 //! does not get all permits while other tenants ask as well.
 //!
-//! Not covered: a permit that is held for long. [`Limits::per_tenant`] keeps one tenant from
-//! holding all.
+//! The gate is not fair for permits that are held for long. For them, [`Limits::per_tenant`]
+//! prevents one tenant from holding all permits.
 
 mod limits;
 mod pacing;
@@ -36,10 +39,11 @@ use self::queue::{Queue, Waiter};
 pub use self::tenant::Tenant;
 use super::task::TaskGroup;
 
-/// How long a request that needs more units than are free can be overtaken by smaller ones.
-const PASSING: Duration = Duration::from_secs(2);
+/// How long smaller requests can overtake a request that needs more units than are free.
+const MAX_OVERTAKING: Duration = Duration::from_secs(2);
 
-/// A number of units, shared out round-robin. A clone is cheap and is the same gate.
+/// A gate: a number of units that are distributed round-robin. Clones are cheap and share the
+/// units.
 #[derive(Clone, Debug)]
 pub struct FairGate {
     shared: Arc<Shared>,
@@ -48,23 +52,24 @@ pub struct FairGate {
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
-    /// Time between two permits of a burst while other tenants are active; `None` without pacing.
+    /// The time between two permits of a paced tenant; `None` without pacing.
     pause: Option<Duration>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Units of all permits.
+    /// The units of all granted permits.
     taken: u32,
-    /// Every tenant that holds units or waits.
+    /// The queues of all tenants that hold units or wait.
     queues: HashMap<Tenant, Queue>,
     /// Tenants with waiting requests, each once, in the order in which they are served.
     order: VecDeque<Tenant>,
+    /// The recently active tenants.
     presence: Presence,
     /// Whether a re-check of queues that are not due is scheduled.
-    is_watched: bool,
-    /// Counts requests that waited.
+    is_recheck_scheduled: bool,
+    /// The number of the last request that had to wait.
     number: u64,
 }
 
@@ -75,9 +80,9 @@ impl FairGate {
         Self::with_pause(limits, None)
     }
 
-    /// A gate that paces a tenant with more waiting requests than units: it gets only as many
-    /// permits per this time as there are units, while other tenants are active. Permits must be
-    /// returned within the runtime.
+    /// A gate that paces bursts. While other tenants are active, a tenant with at least `capacity`
+    /// waiting requests gets only `capacity` permits per `period`. Permits must be dropped within
+    /// the runtime, because a drop may schedule a re-check of paced queues.
     #[must_use]
     pub fn pacing(limits: Limits, period: Duration) -> Self {
         Self::with_pause(limits, Some(period / limits.capacity.max(1)))
@@ -92,34 +97,36 @@ impl FairGate {
         Self { shared: Arc::new(Shared { limits, pause, state: Mutex::default() }) }
     }
 
-    /// A gate of so many units for permits that are always waited for.
+    /// A gate of `capacity` units that limits neither the number of waiting requests nor their
+    /// time.
     #[must_use]
     pub fn unbounded(capacity: u32) -> Self {
         Self::new(Limits { capacity, per_tenant: capacity, waiting_count: usize::MAX, patience: Duration::MAX })
     }
 
-    /// A permit of so many units; waits as long as the limits allow.
+    /// Acquires a permit of `weight` units for a new request. Waits as long as the limits allow.
     ///
     /// # Errors
     ///
-    /// No permit in that time, or too many requests of this tenant wait already.
+    /// There was no permit in time, or too many new requests of this tenant wait already.
     pub async fn enter(&self, tenant: Tenant, weight: u32) -> Result<Permit, Busy> {
         let asked = self.ask(tenant, weight, true);
         self.await_permit((tenant, weight), asked?).await
     }
 
-    /// The same for a running request. The number of waiting ones is not limited here: the caller
-    /// bounds it.
+    /// Like [`enter`](Self::enter), for the next permit of a running request. The gate does not
+    /// limit the number of running requests that wait, so the caller must limit it.
     ///
     /// # Errors
     ///
-    /// No permit in the time that the limits allow.
+    /// There was no permit in the time that the limits allow.
     pub async fn acquire_next(&self, tenant: Tenant, weight: u32) -> Result<Permit, Busy> {
         let asked = self.ask(tenant, weight, false);
         self.await_permit((tenant, weight), asked?).await
     }
 
-    /// A permit of so many units, however long it takes.
+    /// Acquires a permit of `weight` units, however long it takes. The request counts as a running
+    /// one.
     pub async fn wait(&self, tenant: Tenant, weight: u32) -> Permit {
         match self.ask(tenant, weight, false) {
             Ok(Asked::Permit(permit)) => permit,
@@ -128,12 +135,12 @@ impl FairGate {
         }
     }
 
-    /// A permit to be acquired later, as if it had been returned.
+    /// A [`Paused`] permit without units, which [`Paused::resume`] acquires later.
     pub fn deferred(&self, tenant: Tenant, weight: u32) -> Paused {
         Paused { gate: self.clone(), tenant, weight }
     }
 
-    /// Units of all permits, and the number of waiting requests.
+    /// The units of all granted permits, and the number of waiting requests.
     #[must_use]
     pub fn load(&self) -> (u32, usize) {
         let state = self.shared.state();
@@ -175,7 +182,8 @@ impl FairGate {
         if is_first {
             state.order.push_back(tenant);
         }
-        // An earlier waiter may wait for units that this one does not need.
+        // This request may be served at once, although it was queued: the waiters before it may
+        // need more units than are free.
         self.shared.serve(&mut state);
         Ok(Asked::Queued(Queued { shared: Arc::clone(&self.shared), tenant, number, receiver }))
     }
@@ -202,7 +210,7 @@ impl Queued {
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        // A permit that was granted meanwhile is in the channel, and is released with it.
+        // If the permit was granted meanwhile, it is in the channel and is released with it.
         let mut state = self.shared.state();
         if let Some(queue) = state.queues.get_mut(&self.tenant)
             && queue.remove(self.number)
@@ -211,7 +219,7 @@ impl Drop for Queued {
                 state.order.retain(|tenant| *tenant != self.tenant);
             }
             state.forget(self.tenant);
-            // The next one may need less.
+            // The next waiter may need fewer units.
             self.shared.serve(&mut state);
         }
     }
@@ -238,8 +246,8 @@ impl Shared {
         Permit { shared: Arc::clone(self), tenant, weight }
     }
 
-    /// Whether a queue is paced and not due yet.
-    fn is_put_off(&self, state: &mut State, tenant: Tenant) -> bool {
+    /// Whether the next request of a paced queue is not due yet.
+    fn is_held_back(&self, state: &mut State, tenant: Tenant) -> bool {
         if self.pause.is_none() {
             return false;
         }
@@ -253,58 +261,60 @@ impl Shared {
         })
     }
 
-    /// A queue was served; if it has a burst, its next request waits while other tenants are
-    /// active.
-    fn put_off(&self, state: &mut State, tenant: Tenant) {
+    /// To be called after a queue was served. If the tenant has a burst and other tenants are
+    /// active, the next request of the queue is due after a pause.
+    fn hold_back(&self, state: &mut State, tenant: Tenant) {
         let Some(pause) = self.pause else { return };
         let now = Instant::now();
         if state.presence.has_others(tenant, now)
             && let Some(queue) = state.queues.get_mut(&tenant)
             && queue.waiting_count() >= self.limits.capacity as usize
         {
-            queue.due.put_off(now, pause);
+            queue.due.hold_back(now, pause);
         }
     }
 
     /// Grants free units to waiters, and schedules a re-check if a queue is not due.
     fn serve(self: &Arc<Self>, state: &mut State) {
-        if !self.hand_out(state) || state.is_watched || Handle::try_current().is_err() {
+        if !self.grant_free_units(state) || state.is_recheck_scheduled || Handle::try_current().is_err() {
             return;
         }
-        state.is_watched = true;
+        state.is_recheck_scheduled = true;
         let shared = Arc::clone(self);
         TaskGroup::new().spawn(async move {
             sleep(RECHECK_INTERVAL).await;
             let mut state = shared.state();
-            state.is_watched = false;
+            state.is_recheck_scheduled = false;
             shared.serve(&mut state);
         });
     }
 
-    /// Grants to one waiter of each queue, round-robin, while units are free. Returns whether a
-    /// queue was skipped because it is not due. A queue behind a waiter for more units is not seen:
-    /// it is re-checked when those units are returned.
-    fn hand_out(self: &Arc<Self>, state: &mut State) -> bool {
-        let mut has_put_off = false;
-        // Consecutive queues that cannot be served now: too large, paced, or at the tenant's limit.
+    /// Grants permits to one waiter of each queue, round-robin, while units are free. Returns
+    /// whether a queue was skipped because it is not due.
+    ///
+    /// Stops at a waiter that must not be overtaken any more. Its queue and the queues behind it
+    /// are checked when units are returned.
+    fn grant_free_units(self: &Arc<Self>, state: &mut State) -> bool {
+        let mut has_paced = false;
+        // The number of consecutive queues that cannot be served now: their next request is too
+        // large, not due, or above the tenant's limit.
         let mut passed_count = 0;
         while passed_count < state.order.len() {
-            let Some(tenant) = state.order.pop_front() else { return has_put_off };
+            let Some(tenant) = state.order.pop_front() else { return has_paced };
             let Some((weight, since)) = state.queues.get(&tenant).and_then(Queue::next) else { continue };
-            let is_put_off = self.is_put_off(state, tenant);
-            has_put_off |= is_put_off;
+            let is_held_back = self.is_held_back(state, tenant);
+            has_paced |= is_held_back;
             let is_too_large = state.taken + weight > self.limits.capacity;
-            let may_be_passed = is_too_large && state.taken < self.limits.capacity && since.elapsed() < PASSING;
-            if is_put_off || may_be_passed || !self.is_within_limit(state, tenant, weight) {
+            let may_be_passed = is_too_large && state.taken < self.limits.capacity && since.elapsed() < MAX_OVERTAKING;
+            if is_held_back || may_be_passed || !self.is_within_limit(state, tenant, weight) {
                 state.order.push_back(tenant);
                 passed_count += 1;
                 continue;
             }
             if is_too_large {
-                // This queue is next and was overtaken by smaller requests for long enough:
-                // otherwise it could starve.
+                // This request must not be overtaken any more, or it could starve.
                 state.order.push_front(tenant);
-                return has_put_off;
+                return has_paced;
             }
             passed_count = 0;
             let waiter = state.queues.get_mut(&tenant).and_then(Queue::take_next);
@@ -314,31 +324,32 @@ impl Shared {
             }
             let permit = self.take(state, tenant, weight);
             if let Some(mut permit) = waiter.and_then(|waiter| waiter.sender.send(permit).err()) {
-                // The waiter was dropped. Dropping the permit would take the lock that is held
-                // here, so its units are returned by hand.
+                // The waiter was dropped. A drop of the permit would take the lock that is held
+                // here. So its units are returned here, and the permit is dropped without units.
                 permit.weight = 0;
                 state.give_back(tenant, weight);
             } else {
-                self.put_off(state, tenant);
+                self.hold_back(state, tenant);
             }
         }
-        has_put_off
+        has_paced
     }
 
-    /// The refusal of so many units for this tenant, with the reason.
+    /// The refusal for this tenant. It says whether the tenant is above its share.
     fn busy(&self, tenant: Tenant, weight: u32) -> Busy {
         let state = self.state();
-        let sharer_count = u32::try_from(state.queues.len().max(1)).unwrap_or(u32::MAX);
+        let tenant_count = u32::try_from(state.queues.len().max(1)).unwrap_or(u32::MAX);
         let queue = state.queues.get(&tenant);
         let taken = queue.map_or(0, |queue| queue.taken);
-        let is_crowd = queue.is_some_and(|queue| queue.new_count() >= self.limits.waiting_count.max(1));
-        let is_above = taken > self.limits.capacity / sharer_count
+        let is_queue_full = queue.is_some_and(|queue| queue.new_count() >= self.limits.waiting_count.max(1));
+        let is_above = taken > self.limits.capacity / tenant_count
             || !self.is_within_limit(&state, tenant, weight.min(self.limits.capacity));
-        Busy { is_above_share: is_crowd || is_above }
+        Busy { is_above_share: is_queue_full || is_above }
     }
 }
 
 impl State {
+    /// Returns the units of a permit.
     fn give_back(&mut self, tenant: Tenant, weight: u32) {
         self.taken = self.taken.saturating_sub(weight);
         if let Some(queue) = self.queues.get_mut(&tenant) {
@@ -347,8 +358,8 @@ impl State {
         self.forget(tenant);
     }
 
-    /// Removes the queue of a tenant without units and waiting requests: the map is bounded by the
-    /// requests.
+    /// Removes the queue of a tenant without units and waiting requests. So the number of requests
+    /// bounds the size of the map.
     fn forget(&mut self, tenant: Tenant) {
         if self.queues.get(&tenant).is_some_and(|queue| queue.taken == 0 && queue.waiting_count() == 0) {
             self.queues.remove(&tenant);

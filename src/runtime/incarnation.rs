@@ -1,20 +1,21 @@
-//! Names that are used once: a number that distinguishes the blobs that a key had over time.
+//! The number that distinguishes the blobs that a xorb has had over time. It makes the name of each
+//! blob unique.
 
 use std::fmt;
 
-/// The part of a blob's name that is used once.
+/// The second part of a blob's name, after the hash of its xorb.
 ///
-/// A blob with this name is written once and never replaced. So a late write or deletion of a
-/// stopped process cannot hit the blob of another upload. Blobs of older versions have
-/// [`Incarnation::UNNAMED`]: their name is the hash alone, and no new blob gets it.
+/// Each upload that publishes a blob uses a new incarnation. So a late write or deletion of a
+/// stopped process cannot hit the blob of another upload. Blobs of older versions of zorb have
+/// [`Incarnation::UNNAMED`]: their name is the hash alone, and no new blob gets such a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Incarnation(u64);
 
 impl Incarnation {
-    /// That of blobs whose name has no such part.
+    /// The incarnation of blobs whose name is the hash alone.
     pub const UNNAMED: Self = Self(0);
 
-    /// From its number.
+    /// The incarnation with this number.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
         Self(number)
@@ -26,7 +27,8 @@ impl Incarnation {
         self.0
     }
 
-    /// From the text of [`Display`](fmt::Display): 16 lowercase hexadecimal digits, not all zero.
+    /// Parses the text of [`Display`](fmt::Display): 16 lowercase hexadecimal digits. Refuses 16
+    /// zeros, because [`UNNAMED`](Self::UNNAMED) is not part of a name.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);

@@ -1,10 +1,12 @@
-//! Lines that are appended to a file, or to stdout, by one task.
+//! A journal: lines that one task appends to a file or to stdout. The audit log is the only
+//! journal, so log messages call it by this name.
 //!
-//! The sender of a line does not wait for the disk. A line that was sent before [`Journal::close`]
-//! is written completely or not at all, in the order of sending; a line that cannot be written, or
-//! exceeds the queue, is counted as lost, and the first of consecutive losses is logged. Lines are
-//! not synced one by one: a power cut may lose the last ones. The next start terminates a torn
-//! line.
+//! The sender of a line does not wait for the disk. Lines that were sent before [`Journal::close`]
+//! are written in the order of sending. A line that cannot be written, or does not fit into the
+//! queue, is counted as lost. Of consecutive write errors the first one is logged.
+//!
+//! Lines are synced only by [`Journal::close`], so a power cut may lose the last ones. A crash may
+//! leave a torn line, one without its end. The next start appends a newline to it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write, stdout};
@@ -19,34 +21,35 @@ use tokio::time::timeout;
 use super::blocking::Pool;
 use super::task::TaskGroup;
 
-/// Lines that may wait to be written: some seconds of a busy server, at about 400 bytes each 3 MiB.
+/// Maximum number of queued lines. A busy server sends as many in some seconds. With about 400
+/// bytes each they take 3 MiB.
 const MAX_WAITING_COUNT: usize = 8192;
 
-/// Lines that are written at once.
+/// Maximum number of lines that are written at once.
 const BATCH_COUNT: usize = 256;
 
-/// How long the last lines may take, as [`Journal::close`] says: a disk takes milliseconds.
+/// Maximum time of [`Journal::close`], which normally takes milliseconds.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where lines go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The process's stdout.
+    /// The stdout of this process.
     Stdout,
-    /// This file, which is made where it is not there, readable by its owner only.
+    /// The file at this path, created with mode 0600 if missing.
     File(PathBuf),
 }
 
-/// What is counted.
+/// Counters of a journal.
 #[derive(Clone, Debug, Default)]
 pub struct JournalCounts {
     /// Lines written.
     pub written: Counter,
-    /// Lines that are not in the journal and should be.
+    /// Lines that were not written because of an error, a full queue, or a closed journal.
     pub lost: Counter,
 }
 
-/// Takes lines. Cloning it is cheap, and all clones write to the same place.
+/// The sender of lines. Clones are cheap and write to the same target.
 #[derive(Clone, Debug)]
 pub struct Journal {
     sender: mpsc::Sender<Message>,
@@ -55,14 +58,17 @@ pub struct Journal {
 
 #[derive(Debug)]
 enum Message {
-    Queue(String),
+    /// A line to be written.
+    Line(String),
+    /// Reopen the file by its name.
     Reopen,
+    /// Sync the file and end the task; then send.
     Close(oneshot::Sender<()>),
 }
 
 impl Journal {
-    /// Opens the target, and starts the task that writes to it. Blocks for the time of that. A file
-    /// that would be longer than `max_len` bytes takes no more lines until it is opened anew.
+    /// Opens the target, which blocks, and starts the task that writes to it. Lines that would make
+    /// a file longer than `max_len` bytes are lost until [`reopen`](Self::reopen).
     ///
     /// # Errors
     ///
@@ -71,29 +77,30 @@ impl Journal {
         let (sender, receiver) = mpsc::channel(MAX_WAITING_COUNT);
         let sink = Sink::open(&target)?;
         let writer = Writer { target, sink, max_len, is_losing: false, counts: counts.clone() };
-        // In a group of its own: a pipe without a reader can block it forever, and a shutdown must
-        // not wait for that.
+        // The task has a group of its own, which no shutdown waits for. If stdout is a pipe whose
+        // reader does not read, a write can block forever.
         TaskGroup::new().spawn(write_all(receiver, writer));
         Ok(Self { sender, counts })
     }
 
-    /// Hands over a line, which must be without its end and without any other end of a line.
+    /// Sends a line, which must not contain or end with a newline. Does not wait.
     pub fn append(&self, line: String) {
-        if self.sender.try_send(Message::Queue(line)).is_err() {
+        if self.sender.try_send(Message::Line(line)).is_err() {
             self.counts.lost.inc();
         }
     }
 
-    /// Reopens the file by its name, after a rotation. Lines sent before go to the old file. A
-    /// failure is logged, and the old file stays in use.
+    /// Reopens the file by its name, after a rotation. Lines that were sent before this call go to
+    /// the old file. If the file cannot be opened, the error is logged and the old file stays in
+    /// use.
     pub async fn reopen(&self) {
-        // A closed journal needs no new file.
+        // The send fails if the journal is closed. Then it needs no new file.
         let _ = self.sender.send(Message::Reopen).await;
     }
 
-    /// Waits until every line sent so far is written and synced, but no longer than 5 seconds: a
-    /// pipe without a reader must not block the end of the process. Later lines are lost, and
-    /// counted.
+    /// Waits until every line sent so far is written and synced, but no longer than 5 seconds. A
+    /// pipe whose reader does not read must not block the end of the process. Lines that are sent
+    /// later are counted as lost.
     pub async fn close(&self) {
         let close = async {
             let (done, closed) = oneshot::channel();
@@ -108,18 +115,19 @@ impl Journal {
     }
 }
 
-/// Appends one line to the file, and syncs it: for a process that has no more than that to say.
-/// Blocks. Others may append to the same file at the same time.
+/// Appends one line to the file, and syncs the file. For a process that writes a single line.
+/// Blocks. Other processes may append to the file at the same time.
 ///
 /// # Errors
 ///
-/// The file cannot be opened or written; then the line is not in it.
+/// The file cannot be opened, written or synced. After a failed sync the line may be in the file.
 pub fn append_one(path: &Path, line: &str) -> io::Result<()> {
     let mut sink = Sink::open_file(path)?;
     sink.append(format!("{line}\n").as_bytes(), u64::MAX)?;
     sink.sync()
 }
 
+/// The task of a journal. It ends after [`Journal::close`], or when all senders are dropped.
 async fn write_all(mut receiver: mpsc::Receiver<Message>, mut writer: Writer) {
     let disk = Pool::new(1);
     let mut messages = Vec::with_capacity(BATCH_COUNT);
@@ -128,30 +136,30 @@ async fn write_all(mut receiver: mpsc::Receiver<Message>, mut writer: Writer) {
         let closing;
         (writer, closing) = disk.run(move || writer.take(batch)).await;
         if let Some(done) = closing {
-            // The waiter may have been dropped.
+            // The send fails if `close` no longer waits.
             let _ = done.send(());
             return;
         }
     }
 }
 
-/// The blocking half.
+/// The part of the task that blocks, and so runs on a blocking thread.
 struct Writer {
     target: Target,
     sink: Sink,
     max_len: u64,
-    /// The last line was lost.
+    /// Whether the last write failed.
     is_losing: bool,
     counts: JournalCounts,
 }
 
 impl Writer {
-    /// Does what the messages say, up to one that closes.
+    /// Handles the messages, up to a [`Message::Close`]. Returns its sender.
     fn take(mut self, messages: Vec<Message>) -> (Self, Option<oneshot::Sender<()>>) {
         let (mut text, mut count) = (String::new(), 0);
         for message in messages {
             match message {
-                Message::Queue(line) => {
+                Message::Line(line) => {
                     text.push_str(&line);
                     text.push('\n');
                     count += 1;
@@ -178,6 +186,7 @@ impl Writer {
         (self, None)
     }
 
+    /// Writes `count` lines and counts them, as written or as lost.
     fn append(&mut self, text: &str, count: u64) {
         if count == 0 {
             return;
@@ -203,7 +212,7 @@ enum Sink {
     Stdout,
     File {
         file: File,
-        /// Its last line may have no end.
+        /// Whether the last line of the file may lack its newline.
         is_torn: bool,
     },
 }
@@ -246,8 +255,8 @@ impl Sink {
                 *is_torn = false;
                 let written = file.write_all(end).and_then(|()| file.write_all(text));
                 if written.is_err() {
-                    // A full disk has taken a part of it, which must not become the beginning of
-                    // the next line.
+                    // A full disk may have stored a part of the text. Cut this part off. If that
+                    // fails, the next write first ends the torn line.
                     *is_torn = file.set_len(len).is_err() || !end.is_empty();
                 }
                 written

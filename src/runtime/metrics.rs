@@ -1,7 +1,7 @@
-//! What the process counts, in the form that Prometheus reads.
+//! The metrics of the process, in the text format of Prometheus.
 //!
-//! The handles are plain counters: incrementing one is an atomic add, and code that counts does not
-//! know the registry.
+//! Code that counts has a handle, such as a counter, and does not know the registry. To increment a
+//! counter is one atomic add. Gauges "at the last scrape" are set by the handler of `/metrics`.
 
 mod collection;
 mod process;
@@ -33,51 +33,52 @@ pub struct Metrics {
     pub request_seconds: Family<RouteLabels, Histogram>,
     /// Requests in flight.
     pub requests_in_flight: Gauge,
-    /// Connections being held.
+    /// Open connections.
     pub connections: Gauge,
-    /// Connections refused because their address had too many.
+    /// Connections refused because their address had too many, or because all were busy.
     pub connections_refused: Counter,
     /// Connections closed because the client read too slowly.
     pub slow_readers: Counter,
-    /// Pieces waiting for a permit, at the last scrape.
+    /// Pieces of downloads and uploads that wait for a permit, at the last scrape.
     pub io_permits_waiting: Gauge,
-    /// Memory reserved for long responses, at the last scrape.
+    /// Memory reserved for long responses and plans, at the last scrape.
     pub response_memory: Gauge,
     /// Open file descriptors, at the last scrape.
     pub descriptors_open: Gauge,
-    /// File descriptors that may be open.
+    /// The limit of open file descriptors.
     pub descriptors_max: Gauge,
-    /// Body bytes received.
+    /// Bytes of request bodies received, for the routes that transfer data.
     pub received_bytes: Counter,
-    /// Body bytes sent.
+    /// Bytes of response bodies sent, for the routes that transfer data.
     pub sent_bytes: Counter,
     /// Uploads being received or stored.
     pub uploads_in_flight: Gauge,
-    /// Time that workers spent on verifying one upload.
+    /// Time that workers spent on one upload: elapsed time, with the writes to the draft.
     pub verify_seconds: Histogram,
-    /// Layouts found in memory.
+    /// Lookups that found the layout of a xorb in memory.
     pub layout_hits: Counter,
-    /// Layouts read from the index.
+    /// Lookups that queried the index for the layout of a xorb.
     pub layout_misses: Counter,
-    /// Claims of a sha256 that were found true.
+    /// Claimed sha256 digests that match the file.
     pub sha256_verified: Counter,
-    /// Claims of a sha256 that were found false.
+    /// Claimed sha256 digests that do not match the file.
     pub sha256_mismatch: Counter,
-    /// Files whose sha256 could not be verified at the last try.
+    /// Files whose sha256 could not be verified at the last attempt.
     pub sha256_unreadable: Gauge,
-    /// Xorbs that a check of their blob found sound.
+    /// Xorbs that the scrub verified as valid.
     pub scrub_verified: Counter,
-    /// Bytes that checks have read.
+    /// Bytes that the scrub has read.
     pub scrub_bytes: Counter,
-    /// Xorbs that a check found damaged.
+    /// Xorbs found damaged, by the scrub or by a read.
     pub scrub_damaged: Counter,
-    /// Checks that failed for another reason than the blob.
+    /// Verifications that failed for another reason than a damaged blob.
     pub scrub_failures: Counter,
-    /// Time of the oldest verification of a valid xorb, in seconds since 1970, at the last scrape.
+    /// When the sound xorb that was not verified for longest was last verified, in seconds since
+    /// 1970; 0 if one was never verified. At the last scrape.
     pub scrub_oldest: Gauge,
-    /// Damaged xorbs that came back.
+    /// Damaged xorbs that were repaired or found valid again.
     pub repaired: Counter,
-    /// Xorbs whose blob was replaced by a shorter one.
+    /// Sound xorbs whose blob was replaced by a shorter one.
     pub replaced: Counter,
     /// Bytes of replaced blobs that were not deleted yet, at the last scrape.
     pub store_replaced_bytes: Gauge,
@@ -85,25 +86,25 @@ pub struct Metrics {
     pub store_damaged_xorbs: Gauge,
     /// Lines of the audit log.
     pub audit: JournalCounts,
-    /// Registrations refused because there would be more than a quota allows.
+    /// Registrations refused because they would exceed a quota.
     pub quota_refused: Counter,
     /// Xorbs in the store, at the last scrape.
     pub store_xorbs: Gauge,
-    /// How long a write of the index has kept other writers waiting at most, as of the last scrape.
+    /// Longest time that a write of the index kept other writers waiting, at the last scrape.
     pub index_longest_write: Gauge<f64, AtomicU64>,
-    /// Serialized bytes in the store, as of the last scrape.
+    /// Serialized bytes in the store, at the last scrape.
     pub store_bytes: Gauge,
     /// Free bytes on the file system of the store, at the last scrape.
     pub store_free_bytes: Gauge,
-    /// Of collections of garbage.
+    /// Metrics of garbage collection.
     pub collection: CollectionMetrics,
-    /// Of the process.
+    /// Metrics of the process itself.
     pub process: ProcessMetrics,
-    /// Of the largest repositories.
+    /// Usage of the largest repositories.
     pub repos: RepoMetrics,
 }
 
-/// What tells requests apart.
+/// The labels of `requests`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RequestLabels {
     /// The route's pattern, never the path itself.
@@ -114,7 +115,7 @@ pub struct RequestLabels {
     pub status: u16,
 }
 
-/// What tells durations apart.
+/// The labels of `request_seconds`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RouteLabels {
     /// The route's pattern, never the path itself.
@@ -173,7 +174,7 @@ impl Metrics {
     ///
     /// # Errors
     ///
-    /// None that happen: the text goes to memory.
+    /// In practice none, because the text is written to memory.
     pub fn render(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
@@ -190,56 +191,55 @@ impl Metrics {
         registry.register_with_unit("http_request", help, Unit::Seconds, self.request_seconds.clone());
         registry.register("http_requests_in_flight", "Requests in flight", self.requests_in_flight.clone());
         registry.register("http_connections", "Open connections", self.connections.clone());
-        let help = "Connections refused because their address has too many";
+        let help = "Connections refused because their address has too many or all are busy";
         registry.register("http_connections_refused", help, self.connections_refused.clone());
         let help = "Connections closed because the client read too slowly";
         registry.register("http_slow_readers", help, self.slow_readers.clone());
-        registry.register(
-            "io_permits_waiting",
-            "Pieces of downloads and uploads waiting for a permit",
-            self.io_permits_waiting.clone(),
-        );
+        let help = "Pieces of downloads and uploads waiting for a permit";
+        registry.register("io_permits_waiting", help, self.io_permits_waiting.clone());
         let help = "Memory reserved for long responses and plans";
         registry.register_with_unit("response_memory", help, Unit::Bytes, self.response_memory.clone());
         registry.register("descriptors_open", "Open file descriptors", self.descriptors_open.clone());
         registry.register("descriptors_max", "Limit of open file descriptors", self.descriptors_max.clone());
-        registry.register_with_unit("received", "Body bytes received", Unit::Bytes, self.received_bytes.clone());
-        registry.register_with_unit("sent", "Body bytes sent", Unit::Bytes, self.sent_bytes.clone());
+        let help = "Bytes of request bodies received";
+        registry.register_with_unit("received", help, Unit::Bytes, self.received_bytes.clone());
+        registry.register_with_unit("sent", "Bytes of response bodies sent", Unit::Bytes, self.sent_bytes.clone());
+        self.register_store();
+    }
+
+    fn register_store(&mut self) {
+        let registry = self.registry.sub_registry_with_prefix("zorb");
         let help = "Uploads being received or stored";
         registry.register("uploads_in_flight", help, self.uploads_in_flight.clone());
-        let help = "CPU time of workers spent on verifying one upload";
+        let help = "Time that workers spent on verifying and writing one upload";
         registry.register_with_unit("verify", help, Unit::Seconds, self.verify_seconds.clone());
-        registry.register("layout_cache_hits", "Layouts found in the cache", self.layout_hits.clone());
-        registry.register("layout_cache_misses", "Layouts read from the index", self.layout_misses.clone());
-        registry.register(
-            "sha256_verified",
-            "Claimed sha256 digests that match the file",
-            self.sha256_verified.clone(),
-        );
-        registry.register(
-            "sha256_mismatch",
-            "Claimed sha256 digests that do not match the file",
-            self.sha256_mismatch.clone(),
-        );
+        let help = "Lookups of a chunk layout that found it in the cache";
+        registry.register("layout_cache_hits", help, self.layout_hits.clone());
+        let help = "Lookups of a chunk layout that queried the index";
+        registry.register("layout_cache_misses", help, self.layout_misses.clone());
+        let help = "Claimed sha256 digests that match the file";
+        registry.register("sha256_verified", help, self.sha256_verified.clone());
+        let help = "Claimed sha256 digests that do not match the file";
+        registry.register("sha256_mismatch", help, self.sha256_mismatch.clone());
         let help = "Files whose sha256 could not be verified at the last attempt";
         registry.register("sha256_unreadable", help, self.sha256_unreadable.clone());
-        registry.register("scrub_verified", "Xorbs verified as valid", self.scrub_verified.clone());
-        registry.register_with_unit("scrub_read", "Bytes read by verification", Unit::Bytes, self.scrub_bytes.clone());
+        registry.register("scrub_verified", "Xorbs that the scrub verified as valid", self.scrub_verified.clone());
+        registry.register_with_unit("scrub_read", "Bytes that the scrub read", Unit::Bytes, self.scrub_bytes.clone());
         registry.register("scrub_damaged", "Xorbs found damaged", self.scrub_damaged.clone());
-        let help = "Verifications that failed for another reason than the blob";
+        let help = "Verifications that failed for another reason than damage";
         registry.register("scrub_failures", help, self.scrub_failures.clone());
-        let help = "Unix time of the oldest verification of a xorb, 0 if one was never verified";
+        let help = "Unix time of the oldest verification of a valid xorb, 0 if one was never verified";
         registry.register_with_unit("scrub_oldest_timestamp", help, Unit::Seconds, self.scrub_oldest.clone());
-        let help = "Damaged xorbs repaired by an upload or from a backup";
+        let help = "Damaged xorbs repaired or found valid again";
         registry.register("store_repaired_xorbs", help, self.repaired.clone());
-        let help = "Xorbs stored in a shorter serialization than before";
+        let help = "Xorbs whose blob was replaced by a shorter serialization";
         registry.register("store_replaced_xorbs", help, self.replaced.clone());
-        let help = "Serialized bytes of replaced blobs that are retained";
+        let help = "Serialized bytes of replaced blobs that are not deleted yet";
         registry.register_with_unit("store_replaced", help, Unit::Bytes, self.store_replaced_bytes.clone());
         let help = "Xorbs with a damaged blob";
         registry.register("store_damaged_xorbs", help, self.store_damaged_xorbs.clone());
         registry.register("audit_lines", "Lines written to the audit log", self.audit.written.clone());
-        let help = "Lines lost by the audit log";
+        let help = "Lines that were dropped and are missing in the audit log";
         registry.register("audit_lines_lost", help, self.audit.lost.clone());
         let help = "Registrations refused because of a quota";
         registry.register("quota_refused_registrations", help, self.quota_refused.clone());

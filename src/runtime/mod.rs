@@ -1,8 +1,8 @@
-//! The only doors to tokio and the machine: blocking work, tasks, the clock, stop and reload
-//! signals, publishing of files, and journals.
+//! The only access to tokio and the machine: blocking work, tasks, the clock, stop and reload
+//! signals, publishing of files, journals and metrics.
 //!
-//! Nothing in here knows what a xorb is. Other modules do not spawn, block, publish files or read
-//! the clock directly.
+//! Other modules do not spawn, block, publish files or read the clock directly. No code in here
+//! depends on what a xorb is.
 
 pub mod blocking;
 pub mod clock;

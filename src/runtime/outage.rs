@@ -1,30 +1,30 @@
-//! Temporary failures of the machine, and advice for the operator.
+//! Failures of the machine that may be temporary, and advice for the operator.
 //!
-//! None of these is a fault of the request or of the stored data, and all of them end without a
-//! restart.
+//! None of them is a fault of the request or of the stored data. When the cause is fixed, the
+//! server continues without a restart.
 
 use std::io;
 
-/// Why files cannot be written, or not opened, for now.
+/// Why files cannot be written or opened at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outage {
-    /// The file system takes no changes.
+    /// The file system is read-only.
     ReadOnly,
-    /// The process, or the machine, has as many files open as it may.
+    /// The process, or the machine, has reached its limit of open files.
     TooManyFiles,
-    /// A file that was there cannot be opened.
+    /// An existing file cannot be opened.
     CannotOpen,
-    /// The disk fails.
+    /// The disk reports errors.
     Failing,
     /// There is not enough memory.
     OutOfMemory,
 }
 
 impl Outage {
-    /// The outage that this error is a sign of.
+    /// The outage that causes this error, if it is one.
     #[must_use]
     pub fn of(error: &io::Error) -> Option<Self> {
-        // Not by `kind`: it has no name for most of these.
+        // Compares error numbers, because `io::ErrorKind` has no name for most of them.
         match rustix::io::Errno::from_io_error(error)? {
             rustix::io::Errno::ROFS => Some(Self::ReadOnly),
             rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => Some(Self::TooManyFiles),
@@ -57,13 +57,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_ends_by_itself_or_by_its_operator_is_an_outage() {
+    fn full_disk_and_missing_file_are_no_outage() {
         let of = |errno: rustix::io::Errno| Outage::of(&io::Error::from(errno));
         assert_eq!(of(rustix::io::Errno::ROFS), Some(Outage::ReadOnly));
         assert_eq!(of(rustix::io::Errno::MFILE), Some(Outage::TooManyFiles));
         assert_eq!(of(rustix::io::Errno::NFILE), Some(Outage::TooManyFiles));
         assert_eq!(of(rustix::io::Errno::IO), Some(Outage::Failing));
-        // A full disk has a code of its own, and a missing file is our own corruption.
+        // A full disk has a separate error kind, and a missing file is damage of the store.
         assert_eq!(of(rustix::io::Errno::NOSPC), None);
         assert_eq!(of(rustix::io::Errno::NOENT), None);
         assert_eq!(Outage::of(&io::Error::other("no number")), None);

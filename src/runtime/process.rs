@@ -1,4 +1,4 @@
-//! What this process takes of the machine, as the operating system counts it.
+//! CPU time and memory of this process, as the operating system counts them.
 
 use std::fs;
 use std::io;
@@ -10,16 +10,16 @@ use rustix::time::{ClockId, clock_gettime};
 #[must_use]
 pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
-    // Neither is ever negative.
+    // Neither field is ever negative.
     let (secs, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
     Duration::new(secs.unwrap_or_default(), nanos.unwrap_or_default())
 }
 
-/// Bytes of memory that are resident. Blocks, for some microseconds.
+/// Bytes of resident memory of this process. Blocks, for some microseconds.
 ///
 /// # Errors
 ///
-/// The system does not tell: only Linux has this file.
+/// `/proc/self/status` cannot be read (only Linux has it), or has no `VmRSS` in kB.
 pub fn resident_len() -> io::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     parse_resident_len(&status).ok_or_else(|| io::Error::other("/proc/self/status has no VmRSS in kB"))

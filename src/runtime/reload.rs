@@ -1,10 +1,10 @@
-//! When to look at files again: the signal that asks for it.
+//! The signal to reload files.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGHUP, listened to from the moment this exists. Without it that signal ends the process.
+/// Listens for SIGHUP. Without a listener, SIGHUP ends the process.
 #[derive(Debug)]
 pub struct ReloadSignal {
     hangup: Signal,
@@ -20,10 +20,10 @@ impl ReloadSignal {
         Ok(Self { hangup: signal(SignalKind::hangup())? })
     }
 
-    /// Waits for the signal. Several that come at once may count as one.
+    /// Waits for the signal. Several signals within a short time may count as one.
     pub async fn received(&mut self) {
         if self.hangup.recv().await.is_none() {
-            // No more can come.
+            // No more signals can arrive.
             std::future::pending().await
         }
     }

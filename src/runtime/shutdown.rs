@@ -1,10 +1,10 @@
-//! When to stop: the signals that ask for it.
+//! The signals to stop the process.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM and SIGINT, listened to from the moment this exists.
+/// Listens for SIGTERM and SIGINT.
 #[derive(Debug)]
 pub struct StopSignal {
     terminate: Signal,
@@ -12,7 +12,7 @@ pub struct StopSignal {
 }
 
 impl StopSignal {
-    /// Starts to listen; from here on the signals no longer end the process by themselves.
+    /// Starts to listen. From then on the signals no longer end the process by themselves.
     ///
     /// # Errors
     ///
@@ -21,7 +21,7 @@ impl StopSignal {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for either signal and names it.
+    /// Waits for either signal, and returns its name.
     pub async fn received(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

@@ -1,20 +1,18 @@
-//! What the operating systems do differently: the calls of Linux, and what stands for them
-//! elsewhere.
+//! System calls that only Linux has, and their replacements on other operating systems.
 //!
 //! | what | Linux | elsewhere |
 //! |---|---|---|
 //! | [`read_cached`] | `preadv2` with `RWF_NOWAIT` | reads nothing: every read blocks a thread |
-//! | [`set_direct`] | `O_DIRECT` | unsupported: what is written goes to the page cache |
-//! | [`begin_writeback`] | `posix_fadvise` | nothing: the sync writes all of it |
+//! | [`set_direct`] | `O_DIRECT` | unsupported: all writes go through the page cache |
+//! | [`begin_writeback`] | `posix_fadvise` | nothing: the sync writes all bytes |
 //! | [`bound_unsent`] | `TCP_NOTSENT_LOWAT` | `SO_SNDBUF`, which also bounds bytes in flight |
 //!
-//! Durability needs no entry. `File::sync_all` and `File::sync_data` of the standard library use
-//! `F_FULLFSYNC` on macOS, where `fsync` leaves bytes in the cache of the disk. So files and
-//! directories are synced by these and never by `rustix::fs::fsync`; and SQLite is told to do the
-//! same (`PRAGMA fullfsync`).
+//! The table has no row for durability. On macOS, `fsync` leaves bytes in the cache of the disk, so
+//! `File::sync_all` and `File::sync_data` of the standard library use `F_FULLFSYNC` there. This
+//! program syncs with these two methods, and `PRAGMA fullfsync` makes SQLite do the same.
 //!
-//! `--cfg zorb_portable` takes the second column on Linux, too: `tests/cross.sh` runs the tests of
-//! it.
+//! `--cfg zorb_portable` selects the column "elsewhere" on Linux, too. `tests/cross.sh` runs the
+//! tests with it.
 
 #[cfg(all(target_os = "linux", any(test, not(zorb_portable))))]
 mod linux;

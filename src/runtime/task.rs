@@ -1,4 +1,4 @@
-//! The one door to spawning: a group of tasks that is joined at shutdown.
+//! The only way to spawn tasks. A task belongs to a group, so that a shutdown can wait for it.
 
 use std::future::Future;
 
@@ -19,7 +19,7 @@ impl TaskGroup {
     }
 
     /// Starts a task in the current span.
-    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    #[expect(clippy::disallowed_methods, reason = "the only place that spawns tasks")]
     pub fn spawn<F>(&self, work: F)
     where
         F: Future<Output = ()> + Send + 'static,

@@ -15,7 +15,7 @@ use tracing_subscriber::{fmt, registry};
 
 pub use self::filter::{FilterError, LogFilter};
 
-/// Characters of a path that are shown.
+/// Maximum characters of a path in a log line.
 const MAX_SHOWN_LEN: usize = 200;
 
 /// How log lines look.
@@ -32,7 +32,7 @@ pub enum LogFormat {
 #[error("logging is already set up")]
 pub struct AlreadyInstalled;
 
-/// Installs the process's log output. To be called once, before anything is logged.
+/// Installs the log output of this process. To be called once, before any event is logged.
 ///
 /// # Errors
 ///
@@ -44,33 +44,34 @@ pub fn install(format: LogFormat, filter: &LogFilter) -> Result<(), AlreadyInsta
             let is_colored = stderr().is_terminal() && !is_colorless(env::var_os("NO_COLOR"));
             registry.with(layer.with_ansi(is_colored)).try_init()
         }
-        // A line is within one span, that of its request: the list of spans would say the same
-        // again.
+        // A line has at most one span, that of its request. A list of spans would repeat it.
         LogFormat::Json => registry.with(layer.json().flatten_event(true).with_span_list(false)).try_init(),
     }
     .map_err(|_| AlreadyInstalled)
 }
 
-/// A duration as a field of a log line. Of 64 bits: a wider number is text in JSON.
+/// A duration in milliseconds, as a field of a log line. The number has 64 bits, because a wider
+/// one would be a string in JSON.
 #[must_use]
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A path as it stands in logs: it may be as long as a request's head, and the beginning tells
-/// which it is.
+/// The beginning of a path, for logs, because a path can be as long as a request head.
 #[must_use]
 pub fn shown(path: &str) -> &str {
     let end = path.char_indices().nth(MAX_SHOWN_LEN).map_or(path.len(), |(at, _)| at);
     path.get(..end).unwrap_or(path)
 }
 
-/// Whether the variable `NO_COLOR` forbids colours: it does unless it is empty (no-color.org).
+/// Whether the variable `NO_COLOR` forbids colours. It does if it is set and not empty
+/// (no-color.org).
 fn is_colorless(no_color: Option<OsString>) -> bool {
     no_color.is_some_and(|value| !value.is_empty())
 }
 
-/// An error and its causes, in one line. No `Display` of ours prints its own cause.
+/// An error and its causes, in one line. No cause is repeated, because the `Display` of our errors
+/// does not print the cause.
 #[must_use]
 pub fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();

@@ -1,16 +1,23 @@
-//! Admission of transfers: bounds their number and their bytes, and divides both between tenants.
-//! Uploads, incoming shards and long responses are such transfers: their clients decide how long
-//! they last.
+//! Admission of transfers: limits the number and the bytes of concurrent transfers, and divides
+//! both between tenants. A *transfer* is an upload, an incoming shard or a long response. It needs
+//! its own limits because the client, and not the server, decides how long it lasts.
 //!
-//! * Alone, a tenant gets everything but the last eighth. The reserve is for newcomers, which would
-//!   otherwise wait until a transfer ends, and one may take hours.
-//! * When everything is taken, a tenant below its share replaces the slowest transfers of tenants
-//!   above theirs. Transfers that will end soon at their rate are not cut.
-//! * Where no transfer can be cut, the refused tenant is remembered for a while. Until then a
-//!   tenant above its share gets no more, and freed slots go to tenants below theirs.
+//! The *limit* is a number of transfers and a number of bytes. The *share* of a tenant is the limit
+//! divided by the number of present tenants: those with transfers or with a recent refusal.
 //!
-//! A share is the limit divided by the number of tenants with transfers or a recent refusal. Below
-//! eight slots there is no reserve.
+//! * A tenant that is alone may use seven eighths of the limit. The last eighth is reserved for
+//!   tenants that arrive. Without the reserve, a new tenant would wait until a transfer ends, which
+//!   may take hours. If the limit is below eight transfers, there is no reserve.
+//! * If the limit is reached, a tenant within its share gets a slot nevertheless: the slowest
+//!   transfers of tenants above their share are cut. A transfer that will end soon at its rate is
+//!   not cut.
+//! * If cutting such transfers is not enough, none is cut and the new transfer is refused. The
+//!   refusal is remembered for a while. Meanwhile tenants above their share get no more slots, so
+//!   that freed slots go to the tenant that was refused.
+//! * If the limit is reached, a tenant above its share is refused. This refusal is not remembered.
+//!
+//! Slots are held in memory only. A transfer that is cut ends with an error, and its client
+//! retries.
 
 mod transfer;
 
@@ -23,28 +30,29 @@ use tokio::time::Instant;
 pub use self::transfer::Transfer;
 use crate::runtime::fair::Tenant;
 
-/// How long a refused tenant is remembered: stock clients try again within 3, 9 and 27 seconds
-/// (spec 5.0).
+/// How long a refusal is remembered. Stock clients retry within 3, 9 and 27 seconds (spec 5.0), so
+/// the next retry comes within this time.
 const MEMORY: Duration = Duration::from_secs(30);
 
-/// The part of the limit that is reserved for newcomers, as a divisor.
+/// The reserve for tenants that arrive is the limit divided by this number.
 const RESERVE: u64 = 8;
 
 /// The limits of concurrent transfers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Transfers.
+    /// Maximum number of transfers.
     pub(super) count: usize,
-    /// Bytes of all of them, as declared. One transfer alone may be longer.
+    /// Maximum sum of the bytes that the transfers have declared. A transfer that is the only one
+    /// may have more.
     pub(super) len: u64,
 }
 
 /// Why a transfer was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Everything is taken.
+    /// The limit is reached, and cutting transfers of other tenants is not enough.
     Full,
-    /// The tenant has its share.
+    /// The tenant has its share, and other tenants need the rest.
     AboveShare,
 }
 
@@ -55,38 +63,45 @@ pub(super) struct Admission {
     table: Mutex<Table>,
 }
 
+/// All admitted transfers and all present tenants.
 #[derive(Debug, Default)]
 struct Table {
+    /// The sum over all transfers.
     total: Usage,
     tenants: HashMap<Tenant, Entry>,
+    /// Each transfer by its number.
     transfers: HashMap<u64, Held>,
-    /// Counts transfers.
+    /// The number of the last admitted transfer.
     number: u64,
+    /// When absent tenants were last removed from `tenants`.
     swept: Option<Instant>,
 }
 
-/// The share of one transfer.
+/// An admitted transfer, in the table.
 #[derive(Debug)]
 struct Held {
     tenant: Tenant,
+    /// The bytes that the transfer counts for: the declared length, perhaps lowered since.
     len: u64,
     transfer: Arc<Transfer>,
 }
 
+/// A number of transfers and their bytes: what a tenant uses, or a limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     count: u64,
     len: u64,
 }
 
+/// A tenant with transfers or with a recent refusal.
 #[derive(Debug, Default)]
 struct Entry {
     usage: Usage,
-    /// Until when its refusal is remembered.
+    /// Until when the last refusal of this tenant is remembered.
     wants_until: Option<Instant>,
 }
 
-/// A transfer that may proceed; it ends when this is dropped.
+/// The slot of an admitted transfer. Dropping it frees the slot.
 #[derive(Debug)]
 pub(super) struct Admitted {
     admission: Arc<Admission>,
@@ -99,17 +114,18 @@ impl Admission {
         Arc::new(Self { limits, table: Mutex::default() })
     }
 
-    /// Transfers that are under way.
+    /// The number of transfers that are under way.
     pub(super) fn count(&self) -> u64 {
         self.table().total.count
     }
 
-    /// Bytes of the transfers that are under way.
+    /// The bytes that the transfers under way count for.
     pub(super) fn len(&self) -> u64 {
         self.table().total.len
     }
 
-    /// Admits a transfer of so many bytes, in place of slow ones where the limit is reached.
+    /// Admits a transfer of `len` bytes, if the rules of this module permit it. May cut slow
+    /// transfers of other tenants.
     pub(super) fn admit(self: &Arc<Self>, tenant: Tenant, len: u64) -> Result<Admitted, Refusal> {
         let now = Instant::now();
         let mut table = self.table();
@@ -120,9 +136,13 @@ impl Admission {
         let others = || table.tenants.iter().filter(|(other, entry)| **other != tenant && entry.is_there(now));
         let sharer_count = 1 + others().count() as u64;
         let share = limit.over(sharer_count);
+        // Whether this transfer would bring the tenant above its share.
         let is_above = !mine.is_within(share);
+        // Whether a recently refused tenant would be within its share with one more transfer. The
+        // length of that transfer is not known any more, so it counts as one byte.
         let is_contended = others().any(|(_, entry)| entry.wants(now) && entry.usage.with(1).is_within(share));
-        // The share if one more tenant arrived.
+        // Whether the tenant would be within its share even if one more tenant arrived. Then it may
+        // use the reserve.
         let is_modest = mine.is_within(limit.over(sharer_count + 1));
         let reserve = if limit.count < RESERVE { Usage::default() } else { limit.over(RESERVE) };
         let unreserved = limit.minus(reserve);
@@ -141,6 +161,7 @@ impl Admission {
                 }
             }
         }
+        // If it fits, either the limit was not reached, or enough transfers were cut above.
         let fits = table.total.with(len).is_within(limit);
         let entry = table.tenants.entry(tenant).or_default();
         match refusal {
@@ -149,6 +170,7 @@ impl Admission {
                 Err(Refusal::Full)
             }
             Some(Refusal::AboveShare) => {
+                // This refusal is not remembered: the tenant has its share.
                 table.forget(tenant, now);
                 Err(Refusal::AboveShare)
             }
@@ -169,7 +191,8 @@ impl Admission {
 }
 
 impl Table {
-    /// Removes expired entries from time to time: the table must not grow with refused tenants.
+    /// Removes absent tenants, at most once a second. Without this, the table would grow with every
+    /// tenant that was refused once.
     fn sweep(&mut self, now: Instant) {
         if self.swept.is_none_or(|swept| now.duration_since(swept) > Duration::from_secs(1)) {
             self.tenants.retain(|_, entry| entry.is_there(now));
@@ -177,8 +200,9 @@ impl Table {
         }
     }
 
-    /// The slowest transfers of other tenants above this share: as many as bring the total within
-    /// the limit. None where all of them together are not enough.
+    /// The numbers of the transfers to be cut: the slowest transfers of other tenants above
+    /// `share`, as many as bring `all` within `limit`. `all` includes the new transfer. Empty if
+    /// all such transfers together are not enough.
     fn slowest(&self, tenant: Tenant, (mut all, limit): (Usage, Usage), share: Usage, now: Instant) -> Vec<u64> {
         let mut slow: Vec<_> = self
             .transfers
@@ -187,6 +211,7 @@ impl Table {
             .filter_map(|(number, held)| Some((held.transfer.rate_if_slow(held.len, now)?, *number, held)))
             .collect();
         slow.sort_unstable_by_key(|(rate, number, _)| (*rate, *number));
+        // `left`: the usage of each tenant once the chosen transfers are cut.
         let (mut left, mut chosen) = (HashMap::new(), Vec::new());
         for (_, number, held) in slow {
             let usage = || self.tenants.get(&held.tenant).map_or(Usage::default(), |entry| entry.usage);
@@ -203,7 +228,8 @@ impl Table {
         if all.is_within(limit) { chosen } else { Vec::new() }
     }
 
-    /// Releases what a transfer holds, unless that was done.
+    /// Removes a transfer, so that it counts no more. `None` if it was removed before: a transfer
+    /// is removed when it is cut, and again when its slot is dropped.
     fn end(&mut self, number: u64, now: Instant) -> Option<Held> {
         let held = self.transfers.remove(&number)?;
         let ended = Usage { count: 1, len: held.len };
@@ -215,6 +241,7 @@ impl Table {
         Some(held)
     }
 
+    /// Removes the tenant if it is absent.
     fn forget(&mut self, tenant: Tenant, now: Instant) {
         if self.tenants.get(&tenant).is_some_and(|entry| !entry.is_there(now)) {
             self.tenants.remove(&tenant);
@@ -223,17 +250,19 @@ impl Table {
 }
 
 impl Entry {
+    /// Whether a refusal of this tenant is remembered. Then its client will probably retry soon.
     fn wants(&self, now: Instant) -> bool {
         self.wants_until.is_some_and(|until| until > now)
     }
 
+    /// Whether the tenant is present: it has transfers, or a remembered refusal.
     fn is_there(&self, now: Instant) -> bool {
         self.usage.count > 0 || self.wants(now)
     }
 }
 
 impl Usage {
-    /// With one transfer more.
+    /// The usage with one more transfer of this length.
     const fn with(self, len: u64) -> Self {
         Self { count: self.count + 1, len: self.len.saturating_add(len) }
     }
@@ -242,34 +271,36 @@ impl Usage {
         Self { count: self.count.saturating_sub(other.count), len: self.len.saturating_sub(other.len) }
     }
 
-    /// One of so many equal parts, and at least one transfer.
+    /// One of `count` equal parts of this limit, but at least one transfer.
     fn over(self, count: u64) -> Self {
         Self { count: (self.count / count).max(1), len: self.len / count }
     }
 
-    /// Whether it is more than this, however few transfers those are.
+    /// Whether the usage is above this limit. Unlike in [`is_within`](Self::is_within), a single
+    /// transfer may be above.
     const fn exceeds(self, limit: Self) -> bool {
         self.count > limit.count || self.len > limit.len
     }
 
-    /// One transfer is always within: a tenant without any gets one.
+    /// Whether the usage is within this limit. A single transfer always is, whatever its length, so
+    /// that a long transfer can be admitted at all.
     const fn is_within(self, limit: Self) -> bool {
         self.count <= 1 || (self.count <= limit.count && self.len <= limit.len)
     }
 }
 
 impl Admitted {
-    /// Its progress.
+    /// The progress of the transfer.
     pub(super) const fn transfer(&self) -> &Arc<Transfer> {
         &self.transfer
     }
 
-    /// Bytes that it counts for; 0 where it was cut.
+    /// The bytes that the transfer counts for; 0 if it was cut.
     pub(super) fn declared_len(&self) -> u64 {
         self.admission.table().transfers.get(&self.number).map_or(0, |held| held.len)
     }
 
-    /// Lowers the bytes that it counts for, where these are fewer.
+    /// Lowers the bytes that the transfer counts for to `len`. Has no effect if `len` is greater.
     pub(super) fn shrink(&self, len: u64) {
         let mut table = self.admission.table();
         let Some(held) = table.transfers.get_mut(&self.number) else { return };

@@ -1,25 +1,28 @@
 //! Verifies the sha256 that a client states for a file (spec 6.2, rule 11).
 //!
-//! The file hash does not prove it. So a task reads the file after its registration, one piece at a
-//! time, and requests hardly notice. Until then only the repository that made the claim sees it,
-//! and it refuses no claim of another repository. The digest of the file replaces all of these
-//! claims.
+//! The file hash does not prove the sha256. A sha256 that a client states at a registration is a
+//! *claim* of its repository. While a claim is unverified, only its repository can find the file by
+//! this sha256, and other repositories may claim another sha256 for the same file. A background
+//! task reads the file and computes its digest. The digest then replaces all claims for the file.
+//! This *settles* the claim, whether it was true or false.
 //!
-//! Repositories are served round-robin. In each round one of them has its oldest claims settled, or
-//! a part of a large file read. However much one of them claims, the others wait for one round, not
-//! for all of it.
+//! The task serves the repositories round-robin. In its round, a repository has its oldest claims
+//! settled, up to a number of bytes; a longer file is continued in the next round. So a repository
+//! waits for at most one round of each other repository, however many claims those have.
 //!
-//! Large files have a lane of their own, and do not hold up the others.
+//! There are two such tasks, each with its own *lane*: one for large files and one for all others.
+//! So the others do not wait for large files.
 //!
-//! A file that cannot be read settles nothing. It is tried again after a growing pause, and the
-//! others continue. None of this state needs to survive a crash: a claim is unverified until its
-//! row says otherwise.
+//! If a file cannot be read, its claim stays unverified. The file is tried again after a pause that
+//! grows with each failure, and the task continues with other files. A crash loses only the
+//! progress within files: the next start begins again with the claims that are still unverified.
 
 mod progress;
 mod small;
 
 use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
@@ -30,30 +33,32 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 pub(super) use self::progress::Progress;
 use self::progress::{Read, Reading};
-use super::Cas;
 use super::access::Claims;
 use super::download::Proof;
 use super::error::{ReadError, StoreError};
 use super::files::{ReconstructError, reader};
 use super::reconstruct::Inconsistency;
+use super::{Server, Store};
 use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, FileHash};
 use crate::index::{Claim, ClaimState};
 use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::chain;
 
-/// Claims that are listed at once. Small files among them are read together: in so many, some are
-/// close to each other.
+/// Claims that one query lists. The small files on one page are read together. So a page has many
+/// claims, because then some of its files are close to each other in a xorb.
 const PAGE_COUNT: u32 = 4096;
 
-/// Bytes of the smallest large file: reading it takes a worker about half a minute.
+/// A file of at least this length is large. To read such a file takes a worker half a minute or
+/// more.
 pub(super) const LARGE_LEN: u64 = 16 << 30;
 
-/// Raw bytes that are read in one round of a repository: half a second of a worker.
+/// Raw bytes that are read in one round of a repository: about half a second of work for one
+/// thread.
 const ROUND_LEN: u64 = if cfg!(test) { 64 << 10 } else { 256 << 20 };
 
-/// Repositories with a partly read file at once; each takes memory for its terms. The others wait
-/// until one of these files is done.
+/// Maximum number of repositories with a partly read file, whose terms are in memory. The other
+/// repositories wait until one of these files is done.
 const MAX_READING_COUNT: usize = 256;
 
 /// A file that was found by its sha256.
@@ -61,57 +66,59 @@ const MAX_READING_COUNT: usize = 256;
 pub struct Sha256File {
     /// Which file.
     pub file: FileHash,
-    /// Whether the file was read and has this digest. If not, the reader's own repository claims
-    /// it.
+    /// Whether the server has verified the sha256. If not, it is an unverified claim of the
+    /// reader's own repository.
     pub is_verified: bool,
 }
 
-/// How long to wait after a failure.
+/// How long to wait after failures.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pauses {
-    /// Of the index.
+    /// The pause after a failure of the index.
     pub(super) index: Duration,
-    /// After the first failed read of a file.
+    /// The pause after the first failed read of a file. It doubles with every further failure.
     pub(super) first: Duration,
-    /// Between two of many failed reads of a file, at most.
+    /// The maximum pause between two reads of a file.
     pub(super) longest: Duration,
 }
 
 impl Pauses {
+    /// The pauses of a server. Tests use shorter ones.
     const COMMON: Self =
         Self { index: Duration::from_secs(10), first: Duration::from_secs(60), longest: Duration::from_secs(3600) };
 }
 
-/// Signals that there are claims to verify.
+/// The two lanes of unverified claims.
 #[derive(Debug)]
 pub(super) struct Unsettled {
-    /// Bytes of the smallest file of the lane of large files.
+    /// Files of at least this length are in the lane of large files.
     large_len: u64,
     common: Lane,
     large: Lane,
 }
 
 impl Unsettled {
-    /// None so far.
+    /// Two lanes, divided at this length.
     pub(super) fn new(large_len: u64) -> Self {
         Self { large_len, common: Lane::default(), large: Lane::default() }
     }
 
-    /// There may be new claims.
+    /// Wakes the tasks of both lanes. To be called after a registration with a claim.
     pub(super) fn notify(&self) {
         self.common.notify.notify_one();
         self.large.notify.notify_one();
     }
 
-    /// The lane of files of this length, or of more.
+    /// The lane whose shortest files have this length.
     fn lane(&self, least_len: u64) -> &Lane {
         if least_len < self.large_len { &self.common } else { &self.large }
     }
 }
 
-/// Claims that are verified one at a time.
+/// One of the lanes. Its task reads one file, or one run of small files, at a time.
 #[derive(Debug, Default)]
 struct Lane {
+    /// Wakes the task of the lane.
     notify: Notify,
 }
 
@@ -124,33 +131,35 @@ pub(super) enum CheckError {
     Read(#[from] ReadError),
 }
 
-impl Cas {
-    /// A file with this sha256: a verified one, or a claim of the reader's own repository.
+impl Server {
+    /// A file with this sha256 that the holder of these claims may read. The sha256 is verified, or
+    /// is an unverified claim of the holder's own repository.
     ///
     /// # Errors
     ///
     /// The index does not respond.
     pub async fn find_sha256(&self, claims: &Claims, sha256: Sha256) -> Result<Option<Sha256File>, StoreError> {
-        let known = self.index.find_sha256(sha256, reader(claims)).await?;
+        let known = self.store.index.find_sha256(sha256, reader(claims)).await?;
         Ok(known.map(|known| Sha256File { file: known.file, is_verified: known.is_verified }))
     }
 
-    /// Verifies claims for ever: the existing ones, and each that is registered. To be dropped when
-    /// the store stops; nothing is lost by that.
-    pub async fn verify_claims(self) {
+    /// Verifies the unverified claims, and waits for new ones, without end. The caller drops the
+    /// future when the server stops. The next start verifies the claims that are left.
+    pub async fn verify_claims(self: Arc<Self>) {
         self.verify_claims_with(Pauses::COMMON).await;
     }
 
-    pub(super) async fn verify_claims_with(self, pauses: Pauses) {
+    pub(super) async fn verify_claims_with(self: Arc<Self>, pauses: Pauses) {
         let large_len = self.unsettled.large_len;
         join(self.verify_lane(0..large_len, pauses), self.verify_lane(large_len..u64::MAX, pauses)).await;
     }
 
+    /// The task of the lane of files with these lengths.
     async fn verify_lane(&self, lens: Range<u64>, pauses: Pauses) {
         let (mut progress, mut counted) = (Progress::default(), 0);
         let lane = self.unsettled.lane(lens.start);
         loop {
-            let has_read = match self.settle_some(&lens, &mut progress, pauses).await {
+            let has_read = match self.store.settle_some(&lens, &mut progress, pauses).await {
                 Ok(has_read) => has_read,
                 Err(error) => {
                     tracing::warn!(error = %chain(&error), "sha256 verification paused: the index does not respond");
@@ -160,7 +169,7 @@ impl Cas {
             };
             let unreadable = &progress.unreadable;
             let count = i64::try_from(unreadable.len()).unwrap_or(i64::MAX);
-            self.metrics.sha256_unreadable.inc_by(count - counted);
+            self.store.metrics.sha256_unreadable.inc_by(count - counted);
             counted = count;
             if has_read {
                 continue;
@@ -173,9 +182,24 @@ impl Cas {
         }
     }
 
-    /// Serves each repository with claims once. Where none of them had anything to read, settles
-    /// the claims without a claimant, as a restored store has them. Files in their pause are left
-    /// out. Returns whether any repository's file was read, so that there may be more.
+    /// As [`Store::settle_before`], but waits for a permit first, so that registrations do not
+    /// start many such reads at once.
+    pub(super) async fn settle_before(&self, claim: Claim, deadline: Instant) -> Option<ClaimState> {
+        let settle = async {
+            // The permit counts for the server, because the claim to be verified may be one of
+            // another tenant than the one that waits for the result.
+            let _permit = self.permits.walks.wait(Tenant::SERVER, 1).await;
+            self.store.settle(claim).await
+        };
+        known_before(deadline, claim.file, settle).await
+    }
+}
+
+impl Store {
+    /// Serves each repository with unverified claims for files of these lengths once. If there was
+    /// nothing to read for any of them, settles the claims that belong to no repository: a restored
+    /// store has such claims. Skips files whose pause after a failure is not over. Returns whether
+    /// a file was read for a repository, so that there may be more to read.
     pub(super) async fn settle_some(
         &self,
         lens: &Range<u64>,
@@ -190,7 +214,8 @@ impl Cas {
         if has_read {
             return Ok(true);
         }
-        // Files that were abandoned meanwhile.
+        // A partly read file is always continued. So if nothing was read for any repository, the
+        // claims of all partly read files were removed meanwhile.
         progress.reading.clear();
         let (mut after, mut listed) = (None, HashSet::new());
         loop {
@@ -207,14 +232,16 @@ impl Cas {
                 }
             }
             if after.is_none() {
-                // A file that is not listed any more was settled by another process, or removed.
+                // If a file is not listed, its claim was settled or the file was removed. Then its
+                // entry is forgotten after its pause.
                 progress.unreadable.retain(|file, tried| listed.contains(file) || tried.next_try > Instant::now());
                 return Ok(false);
             }
         }
     }
 
-    /// Serves one repository; returns whether anything was read.
+    /// One round of a repository: reads about `ROUND_LEN` bytes of the files that it has claims
+    /// for. Returns whether anything was read.
     async fn settle_claims_of(
         &self,
         repo: &str,
@@ -231,7 +258,7 @@ impl Cas {
             return Ok(false);
         }
         while left > 0 {
-            let page = self.index.claims_of(repo.to_owned(), lens.clone(), after, PAGE_COUNT).await?;
+            let page = self.index.sha256_claims_of(repo.to_owned(), lens.clone(), after, PAGE_COUNT).await?;
             let Some(last) = page.last() else { break };
             after = Some(last.file);
             let page = page.into_iter().filter(|claim| !progress.is_paused(claim.file)).collect();
@@ -249,7 +276,8 @@ impl Cas {
         Ok(has_read)
     }
 
-    /// Reads on, and returns how many bytes are left of the round.
+    /// Continues to read a file, until its end or until `left` bytes were read. Returns how many
+    /// bytes are left of the round.
     async fn read_in_round(
         &self,
         repo: &str,
@@ -267,34 +295,21 @@ impl Cas {
             }
             read => {
                 progress.record(claim, read, pauses);
-                // A file that is empty, or cannot be read, takes time, too.
+                // Every file counts as at least 1/1024 of a round, because a file that is empty or
+                // cannot be read takes time, too.
                 rest.min(left.saturating_sub(ROUND_LEN / 1024))
             }
         }
     }
 
-    /// Verifies a claim now, unless that takes too long: then it is the next one to be verified.
-    /// `None` where the result is not known.
+    /// Verifies a claim now. `None` if that takes until the deadline or fails, or if the file does
+    /// not exist any more. The claim then waits for a round of its repository.
     pub(super) async fn settle_before(&self, claim: Claim, deadline: Instant) -> Option<ClaimState> {
-        let settle = async {
-            // The work is for the first claimant and for the tenant that contradicts it, so it
-            // counts for neither.
-            let _permit = self.walks.wait(Tenant::SERVER, 1).await;
-            self.settle(claim).await
-        };
-        match timeout_at(deadline, settle).await {
-            Ok(Ok(state)) => state,
-            Ok(Err(error)) => {
-                tracing::debug!(file = %claim.file, error = %chain(&error), "cannot verify a claimed sha256 now");
-                None
-            }
-            // It is settled in a round of its repository.
-            Err(_) => None,
-        }
+        known_before(deadline, claim.file, self.settle(claim)).await
     }
 
-    /// Reads the file and records the result in the index. `None` where the file does not exist any
-    /// more.
+    /// Reads the whole file and records the result in the index. `None` if the file does not exist
+    /// any more.
     async fn settle(&self, claim: Claim) -> Result<Option<ClaimState>, CheckError> {
         let (mut reading, mut left) = (Reading::new(claim, Proof::Elsewhere), u64::MAX);
         loop {
@@ -305,8 +320,9 @@ impl Cas {
         }
     }
 
-    /// Reads so many bytes more, which are counted down, and the rest of a term. At the end of the
-    /// file, records the result in the index.
+    /// Continues to read a file for about `left` raw bytes, and lowers `left` by the bytes that
+    /// were read. Stops only at the end of a term. At the end of the file, records the result in
+    /// the index.
     async fn read_for(&self, mut reading: Reading, left: &mut u64) -> Result<Read, CheckError> {
         let Claim { file, sha256 } = reading.claim;
         loop {
@@ -325,14 +341,15 @@ impl Cas {
         }
         let actual = Sha256::from_digest(reading.hasher.finalize().into());
         if actual != sha256 && reading.proof == Proof::Elsewhere {
-            // A client has lied, or the store has lost data. Before either is reported, the chunks
-            // are proven.
+            // Either the claim is false, or a blob is damaged. To tell which, the file is read
+            // again from its start, and each chunk is compared with its hash.
             return Ok(Read::Part(Box::new(Reading::new(reading.claim, Proof::Chunks))));
         }
         let claim = reading.claim;
         let state = if actual == sha256 { ClaimState::Verified } else { ClaimState::False { actual } };
         if !self.index.settle_claim(claim, state).await.map_err(|error| ReadError::Store(error.into()))? {
-            // Another process was faster, and has read the same bytes.
+            // The claim was settled by another reader of the file, or removed. The digest is right
+            // all the same.
             return Ok(Read::Done(Some(state)));
         }
         if state == ClaimState::Verified {
@@ -345,6 +362,7 @@ impl Cas {
         Ok(Read::Done(Some(state)))
     }
 
+    /// Updates the hasher with the raw bytes of a term.
     pub(super) async fn hash_term(
         &self,
         file: FileHash,
@@ -360,5 +378,22 @@ impl Cas {
             ReconstructError::Inconsistent { file, source: Inconsistency::Term { xorb, chunks, term_len } }
         })?;
         Ok(self.hash_raw(&xorb, raw, proof, hasher).await?)
+    }
+}
+
+/// The result of `settle`; `None` if it fails or is not known at the deadline.
+async fn known_before(
+    deadline: Instant,
+    file: FileHash,
+    settle: impl Future<Output = Result<Option<ClaimState>, CheckError>>,
+) -> Option<ClaimState> {
+    match timeout_at(deadline, settle).await {
+        Ok(Ok(state)) => state,
+        Ok(Err(error)) => {
+            tracing::debug!(%file, error = %chain(&error), "cannot verify a claimed sha256 now");
+            None
+        }
+        // The claim waits for a round of its repository.
+        Err(_) => None,
     }
 }

@@ -1,23 +1,25 @@
-//! Long computations for a response: they leave the requesting thread, which serves other sockets,
-//! too. They queue for threads of their own, by [current](crate::runtime::fair::Tenant::current)
-//! tenant.
+//! Long computations for a response. They run on separate threads, because the thread that handles
+//! the request also serves other sockets. Each tenant has its own queue for these threads; the
+//! tenant is [`Tenant::current`](crate::runtime::fair::Tenant::current).
 
-use super::Cas;
+use super::Server;
 
-/// Items (terms, chunks, parts of xorbs) up to which the response is computed inline. Planning and
-/// writing an item takes about a microsecond, a change of the thread and back about fifty. The
-/// index returns 512 terms of a window of a file at once, which is less.
+/// Maximum number of items (terms, chunks, parts of xorbs) that are computed inline, on the thread
+/// of the request. To plan and write an item takes about a microsecond, and the two context
+/// switches to a computing thread and back take about fifty. A short range of a file stays inline,
+/// because a row of the index has at most 512 terms.
 const INLINE_COUNT: usize = 1024;
 
-/// Computations at once, for this many verifying threads: half of them, so that the threads with
-/// the sockets get a core soon.
+/// Number of computing threads: half of the verifying ones, so that the threads with the sockets
+/// do not wait long for a CPU.
 pub(super) fn thread_count(verify_worker_count: usize) -> usize {
     verify_worker_count.div_ceil(2)
 }
 
-impl Cas {
-    /// Computes something of so many items: inline where they are few, else on a computing thread.
-    /// When the caller is cancelled, work that has begun completes, and queued work is dropped.
+impl Server {
+    /// Runs a computation over `item_count` items: inline if these are few, otherwise on a
+    /// computing thread. If the future is dropped, work that has begun on a thread completes, and
+    /// queued work is dropped.
     pub async fn compute<T, F>(&self, item_count: usize, work: F) -> T
     where
         T: Send + 'static,

@@ -1,11 +1,13 @@
-//! Walks through a file of any size with a bounded part of it in memory. Some hundred terms are
-//! read at a time, with the index rows of their xorbs.
+//! Reads from the index the terms of a file, and the chunks of these terms. Memory is bounded,
+//! whatever the length of the file: a [`Walk`] returns some hundred terms at a time, and [`runs`]
+//! divides them into *runs*. The chunks of one run are in memory together ([`Contents`]). No blob
+//! is opened.
 
 use std::collections::{HashMap, HashSet};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::Cas;
+use super::Store;
 use super::error::StoreError;
 use super::files::ReconstructError;
 use super::reconstruct::Inconsistency;
@@ -14,49 +16,57 @@ use crate::format::shard::{FileInfo, Term};
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{IndexError, Reader, XorbContents, XorbPart};
 
-/// Xorbs that are in memory at once, for each walk: 36 bytes per chunk, 36 KiB for a common one.
+/// Maximum number of xorbs of a run, whose chunks are in memory together. A chunk takes 36 bytes
+/// for its hash and length, so a common xorb takes 36 KiB.
 const MAX_XORB_COUNT: usize = 64;
 
-/// Xorbs that are read with one query. Those of a run are read with two at once. Each is 41 KiB in
-/// a place of its own, so a single query waits for the disk once for each.
+/// Xorbs that one query reads. The columns of a common xorb have about 41 KiB, and each xorb is in
+/// another place of the database. So a query waits for the disk once per xorb. This is why
+/// `READ_COUNT` queries are made concurrently.
 const READ_XORB_COUNT: usize = 16;
 
-/// More chunks than a xorb has: all of them.
+/// A range with every chunk that a xorb can have.
 const WHOLE: ChunkRange = ChunkRange::new(0, MAX_XORB_CHUNK_COUNT).expect("it is not empty");
 
-/// Such queries at once: half of the read connections, since other requests read meanwhile.
+/// Concurrent queries of one walk: half of the read connections, so that the other half serves
+/// other requests.
 const READ_COUNT: usize = 2;
 
-/// Terms of a run, however few xorbs they name: a step of a worker.
+/// Maximum number of terms of a run, however few xorbs they name. A worker computes a run in one
+/// piece, so a run must not take long.
 const MAX_TERM_COUNT: usize = 4096;
 
-/// Files of a run, however few terms they have: as many file hashes as chunks of one.
+/// Maximum number of files of a run, however few terms they have.
 const MAX_FILE_COUNT: usize = 1024;
 
-/// Chunks of the terms of a run: some 10 ms of hashing, after which others run.
+/// Maximum number of chunks of a run. A worker hashes that many in about 10 ms, and then serves
+/// other work.
 const MAX_CHUNK_COUNT: u64 = 64 << 10;
 
-/// The position in a file.
+/// The position of a walk through the terms of a file.
 #[derive(Debug)]
 pub(super) struct Walk {
     file: FileHash,
+    /// For whom the file is read: the file must be visible to this reader.
     reader: Reader,
-    /// Byte of the file where the next term begins.
+    /// The offset in the file where the next term begins.
     next: u64,
-    /// Bytes of the file, once known.
+    /// Length of the file in bytes; `None` before the first terms were read.
     file_len: Option<u64>,
 }
 
 impl Walk {
-    /// At the start of the file.
+    /// A walk from the start of the file.
     pub(super) const fn new(file: FileHash, reader: Reader) -> Self {
         Self { file, reader, next: 0, file_len: None }
     }
 }
 
-/// Rows of some xorbs: for each of them the chunks of some terms, and those between them.
+/// The hashes and lengths of chunks, for the terms of a run. For each xorb that the terms name, one
+/// range of chunks that includes all chunks of these terms.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
+    /// A *part* is a range of the chunks of a xorb.
     parts: HashMap<XorbHash, XorbPart>,
 }
 
@@ -64,18 +74,18 @@ pub(super) struct Contents {
 #[derive(Debug)]
 pub(super) struct TermChunks<'c> {
     pub(super) hashes: &'c [ChunkHash],
-    /// Raw bytes of each.
+    /// The raw length of each chunk.
     pub(super) raw_lens: &'c [u32],
 }
 
 impl Contents {
-    /// Whether the xorb was found.
+    /// Whether the index has the xorb.
     pub(super) fn has(&self, xorb: &XorbHash) -> bool {
         self.parts.contains_key(xorb)
     }
 
-    /// The chunks of a term; `None` where the xorb was not found, or does not have them with the
-    /// stated length.
+    /// The chunks of a term. `None` if the index does not have the xorb, if the xorb does not have
+    /// these chunks, or if their length is not that of the term.
     pub(super) fn chunks(&self, term: &Term) -> Option<TermChunks<'_>> {
         let part = self.parts.get(&term.xorb)?;
         let place = |chunk: u32| usize::try_from(chunk.checked_sub(part.start)?).ok();
@@ -86,21 +96,21 @@ impl Contents {
     }
 }
 
-/// The chunks of a part; `None` where it has none.
+/// The range of chunks of a part; `None` if it is empty.
 fn range_of(part: &XorbPart) -> Option<ChunkRange> {
     let count = u32::try_from(part.raw_lens.len()).ok()?;
     ChunkRange::new(part.start, part.start.checked_add(count)?)
 }
 
-/// The shortest range of chunks that contains both.
+/// The shortest range that contains both ranges.
 fn hull(a: ChunkRange, b: ChunkRange) -> ChunkRange {
     let (start, end) = (a.start().min(b.start()), a.end().max(b.end()));
     ChunkRange::new(start, end).expect("neither is empty")
 }
 
-impl Cas {
-    /// The next terms of a file; none at its end. The index stores terms of a file together, so
-    /// that each is read once.
+impl Store {
+    /// The next terms of a file; empty at its end. Reads the row of terms that begins at the
+    /// position of the walk.
     pub(super) async fn next_terms(&self, walk: &mut Walk) -> Result<Vec<Term>, ReconstructError> {
         let (file, offset) = (walk.file, walk.next);
         // The empty file need not be registered.
@@ -118,8 +128,8 @@ impl Cas {
         Ok(row.terms)
     }
 
-    /// The rows of xorbs that these terms need; missing xorbs are left out. Rows in `before` are
-    /// reused where they are enough, and dropped otherwise.
+    /// The chunks for these terms. Xorbs that the index does not have are left out. A part in
+    /// `before` is reused if it has all needed chunks, and dropped otherwise.
     pub(super) async fn contents(&self, before: Contents, terms: &[Term]) -> Result<Contents, StoreError> {
         let mut wanted: HashMap<XorbHash, ChunkRange> = HashMap::new();
         for term in terms {
@@ -129,8 +139,9 @@ impl Cas {
         let mut contents = before;
         contents.parts.retain(|xorb, part| {
             let (Some(range), Some(known)) = (wanted.get_mut(xorb), range_of(part)) else { return false };
-            // The second time the whole row is requested. Small files are adjacent in a xorb, each
-            // after the known part, and the index reads a whole row for any part.
+            // If a known part is not enough, all chunks of the xorb are requested. Small files are
+            // adjacent in a xorb, so the following files need the chunks after this part. The index
+            // must read the whole row in any case.
             let is_enough = hull(*range, known) == known;
             if !is_enough {
                 *range = WHOLE;
@@ -143,7 +154,7 @@ impl Cas {
         Ok(contents)
     }
 
-    /// All chunks of these xorbs; missing ones are left out.
+    /// All chunks of these xorbs. Xorbs that the index does not have are left out.
     pub(super) async fn whole_contents(
         &self,
         xorbs: impl Iterator<Item = XorbHash>,
@@ -154,7 +165,8 @@ impl Cas {
     }
 }
 
-/// Queries some at a time.
+/// Queries the index for all of `wanted`, `READ_XORB_COUNT` with each query. The results are in no
+/// order.
 async fn read<W: Clone, T, F: Future<Output = Result<Vec<T>, IndexError>>>(
     wanted: Vec<W>,
     ask: impl Fn(Vec<W>) -> F,
@@ -165,7 +177,8 @@ async fn read<W: Clone, T, F: Future<Output = Result<Vec<T>, IndexError>>>(
     Ok(loaded.into_iter().flatten().collect())
 }
 
-/// Cuts terms into runs, each within the limits.
+/// Divides terms into runs, each within the limits of this module. A single term that exceeds the
+/// limits is a run.
 pub(super) fn runs(terms: &[Term]) -> impl Iterator<Item = &[Term]> {
     let mut rest = terms;
     std::iter::from_fn(move || {
@@ -175,12 +188,13 @@ pub(super) fn runs(terms: &[Term]) -> impl Iterator<Item = &[Term]> {
     })
 }
 
-/// How many of these files fit into one run. 0 where the first one has more terms than that.
+/// The number of these files, from the first on, that fit into one run together. 0 if the first
+/// file alone exceeds the limits.
 pub(super) fn file_count(files: &[FileInfo]) -> usize {
     let (mut xorbs, mut term_count, mut chunk_count) = (HashSet::new(), 0_usize, 0_u64);
     let fits = |file: &&FileInfo| {
         term_count = term_count.saturating_add(file.terms.len());
-        // Counting stops where the result is known: a file may have a million of them.
+        // A file may have a million terms. The loop ends at the limit, which `term_count` checks.
         for term in file.terms.iter().take(MAX_TERM_COUNT) {
             xorbs.insert(term.xorb);
             chunk_count = chunk_count.saturating_add(term.chunks.count().into());
@@ -190,7 +204,8 @@ pub(super) fn file_count(files: &[FileInfo]) -> usize {
     files.iter().take(MAX_FILE_COUNT).take_while(fits).count()
 }
 
-/// How many of these terms fit into one run; at least one, whatever its size.
+/// The number of these terms, from the first on, that fit into one run together. At least one,
+/// unless there are no terms.
 fn run_count(terms: &[Term]) -> usize {
     let (mut xorbs, mut chunk_count) = (HashSet::new(), 0_u64);
     let fits = |term: &&Term| {

@@ -1,7 +1,8 @@
-//! Downloads: ranges of a stored xorb, as uploaded or decoded.
+//! Reads ranges of a stored xorb: the serialized bytes, or the decoded contents of its chunks.
 //!
-//! Stored bytes stream through in pieces of a few 100 KiB and are never in memory as a whole. A
-//! stream gives exactly the requested bytes or ends in an error.
+//! A blob is read in pieces of a few 100 KiB, and is never in memory as a whole. A stream returns
+//! exactly the requested bytes or ends with an error. A read that fails because the blob may be
+//! damaged reports the xorb to the scrub, which then verifies the blob.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,7 +12,7 @@ use bytes::{Buf, Bytes};
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt, try_unfold};
 use sha2::Digest;
 
-use super::Cas;
+use super::Store;
 use super::error::{ReadError, StoreError};
 use crate::blob::BlobStream;
 use crate::format::compression::{Decoder, Scheme};
@@ -21,18 +22,21 @@ use crate::index::{ChunkColumns, XorbRow};
 use crate::runtime::blocking::Pool;
 use crate::runtime::incarnation::Incarnation;
 
-/// Raw bytes of one hop to the workers, about: a small input may decode to much more.
+/// One task of the worker pool stops decoding after about this number of raw bytes. The limit is
+/// needed because a small input may decode to much more.
 const RAW_PIECE_LEN: usize = 256 << 10;
 
-/// Stored bytes that are hashed in one hop to the workers, and the raw bytes of these at most,
-/// about. A hop wakes two threads, so one for each piece is expensive. Uploads wait for it.
+/// One task of the worker pool decodes and hashes about this number of stored bytes. More tasks
+/// cost more, as each wakes two threads. A longer task would delay uploads in the same pool.
 const HASHED_INPUT_LEN: usize = 1 << 20;
+
+/// Such a task stops after about this number of raw bytes, even if stored bytes are left.
 const HASHED_RAW_LEN: usize = 4 << 20;
 
-/// Bytes of a xorb, in order.
+/// Bytes of a xorb or file, in order.
 pub type ReadStream = BoxStream<'static, Result<Bytes, ReadError>>;
 
-/// The requested form of bytes; byte ranges count in it.
+/// The requested form of a xorb's bytes. Byte ranges count bytes of this form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// As uploaded: chunk headers and payloads.
@@ -41,31 +45,32 @@ pub enum Form {
     Raw,
 }
 
-/// Whether decoded chunks are compared with their hashes.
+/// Who checks that the decoded bytes are those that were uploaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// Chunks other than the uploaded ones are an error.
+    /// The read itself: each decoded chunk is compared with its hash in the index.
     Chunks,
-    /// The caller has another proof of the bytes.
+    /// The caller, for example by a digest of all bytes.
     Elsewhere,
 }
 
-/// A xorb that can be read.
+/// The row of a xorb, for reading its blob.
 #[derive(Debug)]
 pub struct StoredXorb {
     row: XorbRow,
-    /// When the row was read: see [`heal`](super::heal).
+    /// The epoch in which the row was read. If the epoch has advanced, the row may be outdated: see
+    /// [`heal`](super::heal).
     pub(super) epoch: u64,
 }
 
-/// The data of one chunk.
+/// The place, hash and compression of one chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkInfo {
-    /// Where it is.
+    /// The offsets and lengths of the chunk.
     pub place: ChunkPlace,
-    /// Its hash.
+    /// The hash of the chunk.
     pub hash: ChunkHash,
-    /// How it is compressed.
+    /// How the chunk is compressed.
     pub scheme: Scheme,
 }
 
@@ -74,80 +79,81 @@ impl StoredXorb {
         Self { row, epoch }
     }
 
-    /// Which of its blobs this describes.
+    /// The incarnation of the blob that the row describes.
     #[must_use]
     pub const fn incarnation(&self) -> Incarnation {
         self.row.incarnation
     }
 
-    /// Which one.
+    /// The hash of the xorb.
     #[must_use]
     pub const fn hash(&self) -> XorbHash {
         self.row.hash
     }
 
-    /// CRC-64/NVME of the serialized bytes: differs between two serializations of one xorb.
+    /// CRC-64/NVME of the serialized bytes. It differs between two serializations of one xorb,
+    /// unless a client has made them so that it does not.
     #[must_use]
     pub const fn crc64(&self) -> u64 {
         self.row.crc64
     }
 
-    /// Whether its blob is known to be damaged: reading it is refused.
+    /// Whether the row says that the blob is damaged. Then reads of it are refused.
     #[must_use]
     pub const fn is_damaged(&self) -> bool {
         self.row.is_damaged
     }
 
-    /// Whether the chunks of this blob had other offsets at this time, in seconds since 1970, or
-    /// may have had. The index was wrong about them then.
+    /// Whether the index may have described this blob with other offsets at this time, in seconds
+    /// since 1970. Then a URL that was made at this time may contain wrong offsets.
     #[must_use]
     pub fn has_moved_since(&self, unix_secs: u64) -> bool {
         self.row.replaced_at.is_some_and(|replaced| replaced.as_secs() >= unix_secs)
     }
 
-    /// The places of its chunks.
+    /// The places of the chunks in the blob.
     #[must_use]
     pub const fn layout(&self) -> &Layout {
         &self.row.layout
     }
 
-    /// Bytes that it takes in memory.
+    /// The memory that this takes in the cache of layouts, in bytes, approximately.
     pub(super) fn weight(&self) -> u32 {
         self.row.layout.chunk_count().saturating_mul(8).saturating_add(128)
     }
 }
 
-impl Cas {
-    /// The xorb, if there is one.
+impl Store {
+    /// The row of a visible xorb, from memory or from the index.
     ///
     /// # Errors
     ///
     /// The index does not respond.
     pub async fn find(&self, hash: XorbHash) -> Result<Option<Arc<StoredXorb>>, StoreError> {
-        // A row from an earlier epoch is read once more, here, and not again with each read of its
-        // blob.
-        if let Some(xorb) = self.xorbs.get(&hash).filter(|xorb| xorb.epoch == self.epoch.now()) {
+        // A cached row of an earlier epoch is replaced, even if it is still right. Otherwise every
+        // read of the blob would query the index (`check_current`).
+        if let Some(xorb) = self.layouts.xorbs.get(&hash).filter(|xorb| xorb.epoch == self.layouts.epoch.now()) {
             self.metrics.layout_hits.inc();
             return Ok(Some(xorb));
         }
         self.metrics.layout_misses.inc();
-        let epoch = self.epoch.now();
+        let epoch = self.layouts.epoch.now();
         let Some(row) = self.index.find_xorb(hash).await? else { return Ok(None) };
         let xorb = Arc::new(StoredXorb::new(row, epoch));
-        self.xorbs.insert(hash, Arc::clone(&xorb));
-        if self.epoch.now() != epoch {
-            // It may have been replaced after the row was read, and invalidated before it was
-            // cached.
-            self.xorbs.invalidate(&hash);
+        self.layouts.xorbs.insert(hash, Arc::clone(&xorb));
+        if self.layouts.epoch.now() != epoch {
+            // The row may have become wrong after it was read from the index. If it was invalidated
+            // before it was cached, it must be removed from the cache now.
+            self.layouts.xorbs.invalidate(&hash);
         }
         Ok(Some(xorb))
     }
 
-    /// Every chunk of a xorb, in order; `None` where there is no such xorb.
+    /// Every chunk of a xorb, in order; `None` if the xorb is not stored.
     ///
     /// # Errors
     ///
-    /// The index does not respond, or contradicts itself.
+    /// The index does not respond, or a row cannot be parsed.
     pub async fn chunks(&self, hash: XorbHash) -> Result<Option<Vec<ChunkInfo>>, StoreError> {
         let Some(xorb) = self.find(hash).await? else { return Ok(None) };
         let Some(ChunkColumns { hashes, schemes }) = self.index.find_chunks(hash).await? else { return Ok(None) };
@@ -155,38 +161,41 @@ impl Cas {
         Ok(Some(chunks.map(|((place, hash), scheme)| ChunkInfo { place, hash, scheme }).collect()))
     }
 
-    /// Streams bytes of a xorb. The range counts bytes of the form, and must lie within it.
+    /// Streams bytes of a xorb. The range must not go past the end of the xorb in this form.
     ///
     /// # Errors
     ///
-    /// The blob cannot be opened; later failures end the stream.
+    /// The blob cannot be opened. Later failures end the stream with an error.
     pub async fn read(&self, xorb: &StoredXorb, form: Form, bytes: ByteRange) -> Result<ReadStream, ReadError> {
         let opened = match form {
             Form::Serialized => {
                 let blob = self.open(xorb, bytes).await;
                 blob.map(|blob| blob.map_err(|error| ReadError::Store(error.into())).boxed())
             }
-            // A reader of raw bytes cannot detect altered ones. The store can.
+            // A client that gets raw bytes cannot detect wrong ones, so the chunks are compared
+            // with their hashes here.
             Form::Raw => {
                 let decoding = self.decoding(xorb, bytes, Proof::Chunks).await;
-                decoding.map(|decoding| decoding.stream(self.verify_pool.clone()))
+                decoding.map(|decoding| decoding.stream(self.pool.clone()))
             }
         };
         self.reporting(xorb.hash(), opened)
     }
 
-    /// Streams raw bytes of a xorb, for a caller that checks their digest. The range is within it.
+    /// Streams raw bytes of a xorb without comparing chunks with their hashes. The caller must
+    /// check a digest of the bytes. The range must lie within the xorb.
     ///
     /// # Errors
     ///
     /// As with [`read`](Self::read).
     pub(super) async fn read_unproven(&self, xorb: &StoredXorb, bytes: ByteRange) -> Result<ReadStream, ReadError> {
         let decoding = self.decoding(xorb, bytes, Proof::Elsewhere).await;
-        self.reporting(xorb.hash(), decoding.map(|decoding| decoding.stream(self.verify_pool.clone())))
+        self.reporting(xorb.hash(), decoding.map(|decoding| decoding.stream(self.pool.clone())))
     }
 
-    /// Streams raw bytes of a xorb, whose chunks from `first_chunk` on have these hashes. The range
-    /// must lie within them.
+    /// Streams raw bytes of a xorb. Compares the chunks with `hashes`, those of the chunks from
+    /// `first_chunk` on, so that the index is not queried for them. The range must lie within these
+    /// chunks.
     ///
     /// # Errors
     ///
@@ -201,24 +210,24 @@ impl Cas {
             let mut decoding = self.decoding(xorb, bytes, Proof::Elsewhere).await?;
             let skipped = decoding.first_chunk.saturating_sub(first_chunk) as usize;
             decoding.chunk_hashes = Some(hashes.get(skipped..).unwrap_or_default().to_vec());
-            Ok(decoding.stream(self.verify_pool.clone()))
+            Ok(decoding.stream(self.pool.clone()))
         };
         self.reporting(xorb.hash(), opened.await)
     }
 
-    /// Reports xorbs whose reads fail.
+    /// Reports the xorb to the scrub if `opened` is an error, or if the stream fails later.
     fn reporting(&self, hash: XorbHash, opened: Result<ReadStream, ReadError>) -> Result<ReadStream, ReadError> {
         let suspects = Arc::clone(&self.suspects);
         let stream = opened.inspect_err(|error| suspects.report(hash, error))?;
         Ok(stream.inspect_err(move |error| suspects.report(hash, error)).boxed())
     }
 
-    /// Hashes raw bytes of a xorb, after what was hashed before. The range must lie within it.
+    /// Updates the hasher with raw bytes of a xorb. The range must lie within the xorb.
     ///
     /// # Errors
     ///
-    /// As with [`read`](Self::read). Without a proof of its chunks a damaged blob may as well make
-    /// another digest.
+    /// The bytes cannot be read. With [`Proof::Elsewhere`], a damaged blob may instead result in a
+    /// wrong digest without an error.
     pub(super) async fn hash_raw<H: Digest + Send + 'static>(
         &self,
         xorb: &StoredXorb,
@@ -228,12 +237,13 @@ impl Cas {
     ) -> Result<H, ReadError> {
         let hashed = async {
             let decoding = self.decoding(xorb, bytes, proof).await?;
-            decoding.hash(&self.verify_pool, hasher).await
+            decoding.hash(&self.pool, hasher).await
         };
-        // Boxed, so that a decoder and two hashers do not lie in every future that waits for this.
+        // Boxed: with a decoder and two hashers, it would make every future that awaits it large.
         Box::pin(hashed).await.inspect_err(|error| self.suspects.report(xorb.hash(), error))
     }
 
+    /// Opens the blob of a xorb to decode the chunks that contain these raw bytes.
     async fn decoding(&self, xorb: &StoredXorb, bytes: ByteRange, proof: Proof) -> Result<Decoding, ReadError> {
         let layout = xorb.layout();
         let chunks = layout.chunks_of_raw(bytes).expect("callers take their ranges from the layout");
@@ -260,18 +270,20 @@ impl Cas {
     }
 }
 
-/// A run of stored chunks that is being decoded.
+/// A range of chunks of a xorb that is being decoded.
 struct Decoding {
     hash: XorbHash,
+    /// The index of the first chunk of the range in the xorb.
     first_chunk: u32,
-    /// The expected hashes, from the first chunk on; `None` where the caller has another proof.
+    /// The expected hashes of these chunks; `None` if the caller checks the bytes.
     chunk_hashes: Option<Vec<ChunkHash>>,
     blob: BlobStream,
-    /// Stored bytes that were read and not yet decoded.
+    /// Stored bytes that were read and not yet passed to the splitter.
     input: Bytes,
+    /// Divides the stored bytes into frames. A frame is a chunk with its header.
     splitter: Splitter,
     decoder: Decoder,
-    /// Raw bytes of the first chunks that were not requested.
+    /// Raw bytes before the requested range that are still to be skipped.
     skip: u64,
     /// Raw bytes that are still to be returned.
     left: u64,
@@ -284,12 +296,13 @@ impl fmt::Debug for Decoding {
 }
 
 impl Decoding {
+    /// Streams all requested bytes.
     fn stream(self, pool: Pool) -> ReadStream {
         try_unfold((self, pool), |(mut decoding, pool)| async move {
             while decoding.left > 0 {
                 if decoding.input.is_empty() {
-                    // By the layout, the chunks of these bytes make up the requested range. If they
-                    // do not, the blob ends first.
+                    // According to the layout, these chunks contain the requested bytes. If the
+                    // blob ends earlier, it is damaged.
                     let piece = decoding.blob.try_next().await.map_err(StoreError::from)?;
                     decoding.input = piece.ok_or(ReadError::Missing { hash: decoding.hash })?;
                 }
@@ -305,7 +318,7 @@ impl Decoding {
         .boxed()
     }
 
-    /// Hashes everything that was requested.
+    /// Hashes all requested bytes.
     async fn hash<H: Digest + Send + 'static>(mut self, pool: &Pool, mut hasher: H) -> Result<H, ReadError> {
         let mut pieces = VecDeque::new();
         while self.left > 0 {
@@ -332,7 +345,7 @@ impl Decoding {
         Ok(hasher)
     }
 
-    /// Hashes the pieces, or as much as one hop may take. Blocks.
+    /// Decodes and hashes the pieces, up to about `HASHED_RAW_LEN` raw bytes. Blocks.
     fn hash_pieces(&mut self, pieces: &mut VecDeque<Bytes>, hasher: &mut impl Digest) -> Result<(), ReadError> {
         let mut len = 0;
         while len < HASHED_RAW_LEN && self.left > 0 {
@@ -345,15 +358,16 @@ impl Decoding {
         Ok(())
     }
 
-    /// Decodes frames until the output is long enough or no whole frame is left. Blocks.
+    /// Decodes about `RAW_PIECE_LEN` raw bytes of the input. Empty if the input has no whole frame.
+    /// Blocks.
     fn next_piece(&mut self) -> Result<Bytes, ReadError> {
         let mut output = Vec::new();
         self.decode(RAW_PIECE_LEN, |raw| output.extend_from_slice(raw))?;
         Ok(output.into())
     }
 
-    /// Decodes frames and passes on the requested bytes, until enough or no whole frame is left.
-    /// Returns how many bytes were passed. Blocks.
+    /// Decodes frames and passes the requested bytes to `give`, until `enough` were passed or the
+    /// input has no whole frame. Returns how many bytes were passed. Blocks.
     fn decode(&mut self, enough: usize, mut give: impl FnMut(&[u8])) -> Result<usize, ReadError> {
         let damaged = |source| ReadError::Damaged { hash: self.hash, source };
         let (mut rest, mut given) = (&self.input[..], 0);

@@ -1,4 +1,5 @@
-//! Errors that callers branch on, one enum per verb.
+//! The errors of uploads and reads, and the errors of the store itself. `http/error.rs` turns each
+//! variant into a response. Other operations define their errors in their own modules.
 
 use std::time::Duration;
 
@@ -12,31 +13,32 @@ use crate::index::{IndexError, IndexErrorKind};
 use crate::runtime::fair::Busy;
 use crate::runtime::outage::Outage;
 
-/// Why an upload was refused. Nothing of it is visible.
+/// Why an upload failed. The upload has made nothing visible. After [`Store`](Self::Store) this is
+/// not certain, because a transaction may be committed although it reports an error.
 #[derive(Debug, Error)]
 pub enum UploadError {
     /// Too many uploads are in flight.
     #[error("too many uploads are in flight")]
     Overloaded {
-        /// When to try again.
+        /// How long the client is told to wait before it retries.
         retry_after: Duration,
     },
-    /// The tenant has its share of uploads in flight, and other tenants wait.
+    /// The tenant has its share of uploads in flight, and other tenants need the rest.
     #[error("the tenant has its share of uploads in flight")]
     AboveShare {
-        /// When to try again.
+        /// How long the client is told to wait before it retries.
         retry_after: Duration,
     },
-    /// The body is longer than this endpoint takes.
+    /// The body is longer than this endpoint accepts.
     #[error("the body is longer than {limit} bytes")]
     TooLarge {
-        /// Maximum bytes.
+        /// Maximum length of the body in bytes.
         limit: u64,
     },
     /// The bytes are not a xorb.
     #[error(transparent)]
     Invalid(#[from] XorbError),
-    /// The bytes are a xorb, but another one.
+    /// The bytes are a valid xorb, but not the one that the request names.
     #[error("the xorb has the hash {actual}, not {claimed}")]
     HashMismatch {
         /// The hash in the request.
@@ -44,16 +46,16 @@ pub enum UploadError {
         /// The hash of the bytes.
         actual: XorbHash,
     },
-    /// The bytes are the xorb, but not in the serialization of the grant.
+    /// The length or checksum of the bytes is not that of the grant.
     #[error("the grant is for {len} bytes with another checksum, or for another number of bytes")]
     NotAsGranted {
-        /// Bytes that the grant is for.
+        /// The number of bytes that the grant is for.
         len: u64,
     },
-    /// The bytes of this grant have been received before.
+    /// The bytes of this grant were received before, or the grant was committed.
     #[error("the grant has been used")]
     GrantSpent,
-    /// There are no bytes to commit: none were sent under this grant, or they have expired.
+    /// The grant cannot be committed: no bytes were sent under it, or they were discarded.
     #[error("no bytes were received for this grant")]
     NothingSent,
     /// The connection or the request ended before the body did.
@@ -62,20 +64,21 @@ pub enum UploadError {
     /// The client stopped sending, or sends too slowly.
     #[error("the body makes no progress")]
     Stalled,
-    /// Other tenants wait, this tenant is above its share, and this body is its slowest.
+    /// The upload was cut: another tenant needs its slot, this tenant is above its share, and this
+    /// body is one of the slowest.
     #[error("the body is the slowest while other tenants wait")]
     TooSlow,
-    /// This xorb is being deleted at the moment.
+    /// GC is deleting this xorb now.
     #[error("the xorb is being deleted")]
     BeingDeleted {
-        /// When to try again.
+        /// How long the client is told to wait before it retries.
         retry_after: Duration,
     },
-    /// The xorb was stored when this upload began, so nothing was written. Its blob was found
-    /// damaged meanwhile.
+    /// The xorb was stored when this upload began, so the received bytes were verified but not
+    /// written to a draft. Meanwhile the stored blob was found damaged, so the bytes are needed.
     #[error("the stored xorb is damaged")]
     FoundDamaged {
-        /// When to try again.
+        /// How long the client is told to wait before it retries.
         retry_after: Duration,
     },
     /// The store failed.
@@ -86,28 +89,29 @@ pub enum UploadError {
 /// Why stored bytes could not be read.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// The index has a xorb whose blob is missing.
+    /// The index has a row of a xorb whose blob is missing or too short. Or a stored file needs a
+    /// xorb without a row.
     #[error("xorb {hash} is in the index, but its blob is missing")]
     Missing {
         /// Which xorb.
         hash: XorbHash,
     },
-    /// It was deleted after the reader had found it in the index.
+    /// The xorb was deleted after the reader had found it in the index.
     #[error("xorb {hash} no longer exists")]
     Deleted {
         /// Which xorb.
         hash: XorbHash,
     },
-    /// The stored bytes do not decode.
+    /// The stored bytes cannot be decoded.
     #[error("the blob of xorb {hash} is damaged")]
     Damaged {
         /// Which xorb.
         hash: XorbHash,
-        /// The fault.
+        /// Why the bytes cannot be decoded.
         #[source]
         source: XorbError,
     },
-    /// The stored bytes decode, but not to the uploaded chunk.
+    /// The stored bytes can be decoded, but the result does not have the hash of the chunk.
     #[error("chunk {chunk} of xorb {hash} is not what was uploaded: the blob is damaged")]
     Altered {
         /// Which xorb.
@@ -115,14 +119,14 @@ pub enum ReadError {
         /// Index of the chunk.
         chunk: u32,
     },
-    /// The blob is known to be damaged, and is not opened.
+    /// The row of the xorb says that its blob is damaged, so the blob is not read.
     #[error("the blob of xorb {hash} is known to be damaged")]
     Quarantined {
         /// Which xorb.
         hash: XorbHash,
     },
-    /// The blob was replaced by another serialization or deleted during the read. A retry succeeds
-    /// or gets [`Deleted`](Self::Deleted).
+    /// The blob was replaced by another serialization of the xorb after the reader had found its
+    /// layout. A retry reads the new blob.
     #[error("the blob of xorb {hash} was replaced")]
     Replaced {
         /// Which xorb.
@@ -139,7 +143,7 @@ pub enum ReadError {
     Inconsistent {
         /// Which file.
         file: FileHash,
-        /// How.
+        /// The contradiction.
         #[source]
         source: Inconsistency,
     },
@@ -148,7 +152,7 @@ pub enum ReadError {
     Store(#[from] StoreError),
 }
 
-/// A failure of the store itself; opaque to clients.
+/// A failure of the store itself. A client is told only its [kind](StoreError::kind).
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The blob store failed.
@@ -160,12 +164,12 @@ pub enum StoreError {
     /// Nothing failed: the load is too high.
     #[error(transparent)]
     Busy(#[from] Busy),
-    /// Less space is free than the operator reserves.
+    /// The disk has less free space than the setting `min_free_space`.
     #[error("{free_len} bytes are free, min_free_space is {min_free_len}")]
     LowSpace {
-        /// Bytes that are free.
+        /// Free space in bytes.
         free_len: u64,
-        /// The reserve in bytes.
+        /// The setting, in bytes.
         min_free_len: u64,
     },
 }
@@ -173,22 +177,23 @@ pub enum StoreError {
 /// What a client is told about a [`StoreError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreErrorKind {
-    /// The disk is full, or free space is below the reserve.
+    /// The disk is full, or its free space is below `min_free_space`.
     NoSpace,
-    /// Trying again may help.
+    /// The index is busy, or another operation changed the row first. A retry may succeed.
     Unavailable,
-    /// The load is too high, and this tenant is not above its share; trying again helps.
+    /// The load is too high, although this tenant is not above its share. A later retry can
+    /// succeed.
     Overloaded,
-    /// The tenant is above its share; trying again helps.
+    /// The load is too high, and this tenant is above its share. A later retry can succeed.
     AboveShare,
-    /// A temporary failure of the machine, with advice for the operator.
+    /// A temporary failure of the machine; [`Outage`] has advice for the operator.
     Outage(Outage),
     /// A fault that a retry does not fix: damage, a bug, or an index of another version.
     Broken,
 }
 
 impl StoreError {
-    /// The kind for the client.
+    /// What a client is told about this error.
     #[must_use]
     pub fn kind(&self) -> StoreErrorKind {
         match self {

@@ -1,42 +1,47 @@
-//! The bytes of a file, for clients without knowledge of chunks.
+//! Streams the bytes of a file, for clients that do not know chunks.
 //!
-//! A file is read window by window: the next terms of its plan, each run of chunks decoded and
-//! proven as for [`Form::Raw`](super::Form::Raw). One window and one piece bound the memory,
-//! whatever the file's length.
+//! A file is read window by window. A *window* is some of the next terms of the file, with the
+//! hashes of their chunks. A *run* is consecutive terms in it that name consecutive chunks of one
+//! xorb. Each run is read and decoded with one stream, and its chunks are compared with their
+//! hashes. Only one window and one piece are in memory, whatever the length of the file.
+//!
+//! A stream returns exactly the requested bytes or ends with an error.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::{StreamExt, TryStreamExt, try_unfold};
 
-use super::Cas;
 use super::access::Claims;
 use super::contents::Contents;
 use super::download::{ReadStream, StoredXorb};
 use super::error::{ReadError, StoreError};
 use super::files::reader;
 use super::reconstruct::{FileTerm, Inconsistency, PlanError, place_terms, select};
+use super::{Server, Store};
 use crate::format::shard::Term;
 use crate::format::{ByteRange, ChunkRange, FileHash};
 use crate::index::Reader;
 
-/// Maximum chunks of a window, unless its first term has more: 300 KiB of hashes and lengths.
+/// Maximum number of chunks that the terms of a window name. A single term never names more. Memory
+/// is bounded by `MAX_XORB_COUNT` whole xorbs, whose hashes and lengths take 4.5 MiB.
 const MAX_CHUNK_COUNT: u64 = 8192;
 
-/// Maximum xorbs of a window: as many as the index reads with one query.
+/// Maximum number of xorbs of a window: as many as the index reads with one query.
 const MAX_XORB_COUNT: usize = 16;
 
-/// A file that one reader may read.
+/// A file, and the reader that may read it.
 #[derive(Clone, Debug)]
 pub struct RegisteredFile {
-    /// Which file.
+    /// The hash of the file.
     pub hash: FileHash,
-    /// Its bytes.
+    /// Length of the file in bytes.
     pub len: u64,
     reader: Reader,
 }
 
-impl Cas {
+impl Server {
     /// The file, if the holder of these claims may read it. The empty file always exists.
     ///
     /// # Errors
@@ -52,10 +57,10 @@ impl Cas {
     ///
     /// # Errors
     ///
-    /// The first chunks cannot be read; later failures end the stream.
+    /// The first run cannot be opened. Later failures end the stream with an error.
     pub async fn read_file(&self, file: RegisteredFile, bytes: ByteRange) -> Result<ReadStream, ReadError> {
         let mut reading = Reading {
-            cas: self.clone(),
+            store: Arc::clone(&self.store),
             file,
             next: bytes.start(),
             end: bytes.end(),
@@ -72,23 +77,24 @@ impl Cas {
     }
 }
 
-/// A file that is being read.
+/// The state of a stream.
 struct Reading {
-    cas: Cas,
+    store: Arc<Store>,
     file: RegisteredFile,
-    /// The next byte of the file to return.
+    /// The offset in the file of the next byte to return.
     next: u64,
-    /// The byte of the file after the last one to return.
+    /// The offset in the file after the last byte to return.
     end: u64,
-    /// Terms of the window, from the one that has `next` on.
+    /// The terms of the window that are not in a run yet.
     terms: VecDeque<FileTerm>,
-    /// Rows of the window's xorbs.
+    /// The chunks of the window's terms.
     contents: Contents,
-    /// The run of chunks that is being read.
+    /// The stream of the current run.
     run: Option<ReadStream>,
 }
 
 impl Reading {
+    /// The next bytes; `None` at the end of the requested range.
     async fn next_piece(&mut self) -> Result<Option<Bytes>, ReadError> {
         while self.next < self.end {
             let mut run = match self.run.take() {
@@ -104,12 +110,14 @@ impl Reading {
         Ok(None)
     }
 
-    /// Opens the chunks that begin with the next byte.
+    /// Opens the run that has the next byte. Loads the next window if the current one is at its
+    /// end.
     async fn open_run(&mut self) -> Result<ReadStream, ReadError> {
         if !self.terms.is_empty() {
             match self.open_terms().await {
-                // A slow client may be many minutes behind the loaded terms. Since then compaction
-                // may have moved the chunks, or an upload replaced the blob: load the terms again.
+                // A slow client may need many minutes to get from one run to the next. Meanwhile
+                // compaction may have moved the chunks to another xorb, or an upload may have
+                // replaced the blob. So the window is loaded again.
                 Err(ReadError::Deleted { .. } | ReadError::Replaced { .. }) => {}
                 opened => return opened,
             }
@@ -118,13 +126,14 @@ impl Reading {
         self.open_terms().await
     }
 
-    /// Queries the index for the terms from the next byte on.
+    /// Loads the window that begins at the next byte from the index.
     async fn load_window(&mut self) -> Result<(), ReadError> {
         let (file, next) = (self.file.hash, self.next);
         let inconsistent = |source| ReadError::Inconsistent { file, source };
         let gap = || inconsistent(Inconsistency::Gap { offset: next });
+        // The row of terms that has the next byte. The window is a part of this row.
         let first = ByteRange::new(next, next.saturating_add(1));
-        let row = self.cas.index.find_file(file, self.file.reader.clone(), first).await.map_err(StoreError::from)?;
+        let row = self.store.index.find_file(file, self.file.reader.clone(), first).await.map_err(StoreError::from)?;
         let row = row.ok_or(ReadError::Removed { file })?;
         let placed = place_terms(row.terms_start, &row.terms).ok_or_else(gap)?;
         let end = placed.last().map_or(next, |term| term.place.end()).min(self.end);
@@ -135,12 +144,12 @@ impl Reading {
         })?;
         let terms = window(selection.terms());
         let asked: Vec<Term> = terms.iter().filter_map(as_term).collect();
-        self.contents = self.cas.contents(std::mem::take(&mut self.contents), &asked).await?;
+        self.contents = self.store.contents(std::mem::take(&mut self.contents), &asked).await?;
         self.terms = terms.iter().copied().collect();
         Ok(())
     }
 
-    /// Opens the next terms that are one run of chunks of one xorb.
+    /// Takes the next run from the window and opens it.
     async fn open_terms(&mut self) -> Result<ReadStream, ReadError> {
         let file = self.file.hash;
         let gap = ReadError::Inconsistent { file, source: Inconsistency::Gap { offset: self.next } };
@@ -154,14 +163,17 @@ impl Reading {
             let source = Inconsistency::Term { xorb, chunks, term_len: place.byte_len() };
             ReadError::Inconsistent { file, source }
         };
-        let stored = self.cas.find(xorb).await?.filter(|_| self.contents.has(&xorb));
+        // Without contents the xorb was deleted when the window was loaded, even if it was uploaded
+        // again since. The error makes the caller load the window again.
+        let stored = self.store.find(xorb).await?.filter(|_| self.contents.has(&xorb));
         let stored = stored.ok_or(ReadError::Deleted { hash: xorb })?;
         let bytes = self.bytes_of(&run, &stored).ok_or_else(inconsistent)?;
         let known = as_term(&run).and_then(|term| self.contents.chunks(&term)).ok_or_else(inconsistent)?;
-        self.cas.read_proven(&stored, bytes, (chunks.start(), known.hashes)).await
+        self.store.read_proven(&stored, bytes, (chunks.start(), known.hashes)).await
     }
 
-    /// The requested bytes of a run, in the raw xorb.
+    /// The requested bytes of a run, as a range of the raw bytes of its xorb. `None` if the layout
+    /// of the xorb contradicts the terms of the run.
     fn bytes_of(&self, run: &FileTerm, stored: &StoredXorb) -> Option<ByteRange> {
         let raw = stored.layout().raw_range(run.chunks).filter(|raw| raw.byte_len() == run.place.byte_len())?;
         let in_xorb = |offset: u64| raw.start().checked_add(offset.checked_sub(run.place.start())?);
@@ -169,7 +181,7 @@ impl Reading {
     }
 }
 
-/// The first of these terms, as many as a window may have.
+/// As many of these terms, from the first on, as are within the limits of a window; at least one.
 fn window(terms: &[FileTerm]) -> &[FileTerm] {
     let (mut xorbs, mut chunk_count) = (HashSet::new(), 0_u64);
     let fits = |term: &&FileTerm| {
@@ -181,7 +193,8 @@ fn window(terms: &[FileTerm]) -> &[FileTerm] {
     terms.get(..count).unwrap_or_default()
 }
 
-/// Two terms as one, where the second continues with the next chunk of the same xorb.
+/// Two terms as one term; `None` if the second one does not continue with the next chunk of the
+/// same xorb.
 fn joined(first: &FileTerm, second: &FileTerm) -> Option<FileTerm> {
     let follows = first.xorb == second.xorb
         && first.chunks.end() == second.chunks.start()
@@ -191,6 +204,7 @@ fn joined(first: &FileTerm, second: &FileTerm) -> Option<FileTerm> {
     Some(FileTerm { xorb: first.xorb, chunks, place })
 }
 
+/// A term without its position in the file.
 fn as_term(placed: &FileTerm) -> Option<Term> {
     let raw_len = u32::try_from(placed.place.byte_len()).ok()?;
     Some(Term { xorb: placed.xorb, raw_len, chunks: placed.chunks })

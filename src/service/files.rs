@@ -1,4 +1,6 @@
-//! Reading files: the plan of a range, and dedup responses.
+//! Responses to two requests of clients. A *reconstruction* tells a client which chunks of which
+//! xorbs a file consists of. A *dedup query* asks whether a chunk is stored, and its response lists
+//! xorbs that contain the chunk. Both requests use only the index and open no blob.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::task::coop::consume_budget;
 
-use super::Cas;
+use super::Server;
 use super::access::{Claims, RepoScope};
 use super::download::StoredXorb;
 use super::error::StoreError;
@@ -20,48 +22,50 @@ use crate::format::{ByteRange, ChunkHash, FileHash, HmacKey, XorbHash};
 use crate::index::{FileRow, Reader, XorbContents};
 use crate::runtime::clock::Timestamp;
 
-/// How long clients may use a dedup response, and how long its xorb stays because of it. Stock
-/// clients store such shards for three weeks (spec 7.5).
+/// How long clients may use the response to a dedup query. GC retains the xorb for the same time,
+/// because a client may register a file with it until then. Stock clients store these responses for
+/// three weeks (spec 7.5).
 const DEDUP_LEASE: Duration = Duration::from_secs(21 * 24 * 3600);
 
-/// A longer range is returned without the lengths of its chunks (spec 5.1).
+/// The lengths of chunks are left out of a reconstruction of a longer range (spec 5.1).
 const MAX_DETAILED_LEN: u64 = 1 << 30;
 
-/// So are more chunks: a GiB of the shortest common chunks has 131 072, but one of single bytes
-/// would have 10⁹.
+/// The lengths of chunks are also left out of a reconstruction with more chunks. In common files,
+/// 1 GiB has at most 131 072 chunks. But with chunks of one byte, it would have 10⁹.
 const MAX_DETAILED_COUNT: u64 = 256 << 10;
 
-/// Terms of all files of a batch, at most: they are planned in memory, and a response takes some
-/// KiB for each. One file of 100 GiB has some thousand; clients request larger ones alone, in
-/// ranges.
+/// Maximum number of terms of all files of a batch, because the whole batch is planned in memory. A
+/// file of 100 GiB has some thousand terms. Larger files can be requested one at a time, in ranges.
 const MAX_BATCH_TERM_COUNT: usize = 100_000;
 
-/// Xorbs whose layouts are in memory at once, for each plan: 8 MiB of common ones, and up to 64
-/// where chunks are small. Stock clients request 256 MB of a file at once, in some ten xorbs.
+/// Maximum number of xorbs whose layouts are in memory at the same time for a plan. These layouts
+/// take 8 MiB for common xorbs, and up to 64 MiB for xorbs with small chunks. Stock clients request
+/// 256 MB of a file at a time, which is in about ten xorbs.
 pub(super) const PLANNED_XORB_COUNT: usize = 1024;
 
-/// Every byte that a file can have.
+/// A range with every byte that a file can have.
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
 
-/// The plan of a range of a file.
+/// The reconstruction of a range of a file.
 #[derive(Debug)]
 pub struct Reconstruction {
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub file_len: u64,
-    /// The terms and the places of their chunks.
+    /// The terms, and the byte ranges of the xorbs that contain them.
     pub plan: Plan,
-    /// For each term the raw lengths of its chunks, if they were requested.
+    /// For each term the raw lengths of its chunks. `None` if they were not requested, if the
+    /// range is too long, or if it has too many chunks.
     pub chunk_raw_lens: Option<Vec<Vec<u32>>>,
-    /// Covers the plan, and its text while that is made.
+    /// The memory reserved for the plan, and for the text of the response.
     pub budget: ResponseBudget,
 }
 
-/// The plan of several whole files.
+/// The reconstruction of several whole files.
 #[derive(Debug)]
 pub struct BatchReconstruction {
-    /// The terms and the places of their chunks.
+    /// The terms, and the byte ranges of the xorbs that contain them.
     pub plan: BatchPlan,
-    /// As for a single file.
+    /// The memory reserved for the plan, and for the text of the response.
     pub budget: ResponseBudget,
 }
 
@@ -70,21 +74,21 @@ pub struct BatchReconstruction {
 pub enum Detail {
     /// The terms.
     Terms,
-    /// Also the lengths of their chunks, unless the range is very long.
+    /// The terms and the lengths of their chunks, unless the range is too long for that.
     Chunks,
 }
 
 /// Why there is no reconstruction.
 #[derive(Debug, Error)]
 pub enum ReconstructError {
-    /// There is no such file, or this reader may not see it. Both are deliberately
+    /// The file does not exist, or this reader may not see it. Both are deliberately
     /// indistinguishable.
     #[error("file not found")]
     NotFound,
     /// The range begins after the end of the file.
     #[error("the range begins after the end of the file, which has {file_len} bytes")]
     PastEnd {
-        /// Bytes of the file.
+        /// Length of the file in bytes.
         file_len: u64,
     },
     /// Bytes of the range are in a xorb whose blob is known to be damaged.
@@ -96,7 +100,7 @@ pub enum ReconstructError {
     /// The files of a query have too many terms to be planned at once.
     #[error("the files have more than {limit} terms together")]
     BatchTooLarge {
-        /// Terms that they may have.
+        /// The maximum number of terms.
         limit: usize,
     },
     /// The index contradicts itself.
@@ -104,7 +108,7 @@ pub enum ReconstructError {
     Inconsistent {
         /// Which file.
         file: FileHash,
-        /// How.
+        /// The contradiction.
         #[source]
         source: Inconsistency,
     },
@@ -113,18 +117,19 @@ pub enum ReconstructError {
     Store(#[from] StoreError),
 }
 
-impl Cas {
-    /// Length of a file in bytes; `None` where this reader sees none.
+impl Server {
+    /// Length of a file in bytes; `None` if the holder of these claims may not read it, or if it
+    /// does not exist.
     ///
     /// # Errors
     ///
     /// The index does not respond.
     pub async fn file_len(&self, claims: &Claims, file: FileHash) -> Result<Option<u64>, StoreError> {
-        Ok(self.index.find_file(file, reader(claims), None).await?.map(|row| row.raw_len))
+        Ok(self.store.index.find_file(file, reader(claims), None).await?.map(|row| row.raw_len))
     }
 
-    /// The plan of a range of a file, or of all of it. The cost grows with the terms around the
-    /// range.
+    /// The reconstruction of a range of a file, or of the whole file. The cost is proportional to
+    /// the terms of the range, not of the file.
     ///
     /// # Errors
     ///
@@ -153,11 +158,11 @@ impl Cas {
         Ok(Reconstruction { file_len, plan: Plan { file, xorbs }, chunk_raw_lens, budget })
     }
 
-    /// The plan of several whole files.
+    /// The reconstruction of several whole files.
     ///
     /// # Errors
     ///
-    /// See [`ReconstructError`]; one missing file is enough.
+    /// See [`ReconstructError`]. One missing file is an error for the whole batch.
     pub async fn reconstruct_all(
         &self,
         claims: &Claims,
@@ -188,9 +193,10 @@ impl Cas {
         Ok(BatchReconstruction { plan: planned.plan, budget })
     }
 
-    /// Makes a plan, for this file and perhaps others, with the layouts of some of its xorbs in
-    /// memory. The budget moves along: work that has begun completes even when the caller is
-    /// cancelled.
+    /// Makes the plan of a planner, with the layouts of some xorbs at a time. An error names
+    /// `file`, the first of the planned files, even if another file is inconsistent. The budget
+    /// moves into each computation, because a computation that has begun completes and uses memory
+    /// even if the caller is cancelled.
     async fn plan(
         &self,
         file: FileHash,
@@ -211,24 +217,25 @@ impl Cas {
         Ok(self.compute(term_count, move || (planner.finish(), budget)).await)
     }
 
-    /// The response to a dedup query: a shard with the xorb that has the chunk, blinded with a
-    /// fresh key. `None` where there is nothing to tell, for any reason.
+    /// The response to a dedup query: a shard that lists a xorb with the chunk, and its neighbours
+    /// in files. The chunk hashes in it are keyed with a new random key. `None` if no xorb has the
+    /// chunk, or if the client may not learn of the xorb.
     ///
     /// # Errors
     ///
     /// The index does not respond.
     pub async fn dedup_response(&self, claims: &Claims, chunk: ChunkHash) -> Result<Option<Vec<u8>>, StoreError> {
-        if self.asked_chunks.lacks(&chunk) {
+        if self.dedup_filter.lacks(&chunk) {
             return Ok(None);
         }
-        let now = self.clock.now();
+        let now = self.store.clock.now();
         let lease_until = Timestamp::from_millis(
             now.as_millis().saturating_add(u64::try_from(DEDUP_LEASE.as_millis()).unwrap_or(u64::MAX)),
         );
         let dedup_scope = dedup_scope(&claims.repo);
-        let Some(hit) = self.index.find_dedup(chunk, dedup_scope, lease_until).await? else { return Ok(None) };
+        let Some(hit) = self.store.index.find_dedup(chunk, dedup_scope, lease_until).await? else { return Ok(None) };
         let hashes = std::iter::once(hit.xorb).chain(hit.neighbours).collect();
-        let contents = self.index.xorb_contents(hashes).await?;
+        let contents = self.store.index.xorb_contents(hashes).await?;
         let chunk_count = contents.iter().map(|xorb| xorb.chunk_hashes.len()).sum();
         let response = move || {
             let xorbs = contents.iter().map(|xorb| describe(xorb, chunk)).collect::<Option<Vec<_>>>()?;
@@ -238,21 +245,22 @@ impl Cas {
                 created_unix_secs: now.as_secs(),
                 key_expires_unix_secs: lease_until.as_secs(),
             };
-            // A client fails its whole upload over an unreadable shard; a missing response costs it
-            // nothing.
+            // If the shard cannot be written, the response is that the chunk is not stored. Then
+            // the client uploads the chunk. An invalid shard would make its whole upload fail.
             write_dedup_response(&response).ok()
         };
         Ok(self.compute(chunk_count, response).await)
     }
 
-    /// The file, with the terms around this part of it.
+    /// The row of a file, with the terms of this part of the file; without terms if `part` is
+    /// `None`.
     pub(super) async fn file_row(
         &self,
         claims: &Claims,
         file: FileHash,
         part: Option<ByteRange>,
     ) -> Result<FileRow, ReconstructError> {
-        let row = self.index.find_file(file, reader(claims), part).await.map_err(StoreError::from)?;
+        let row = self.store.index.find_file(file, reader(claims), part).await.map_err(StoreError::from)?;
         if row.is_none() && file == FileHash::EMPTY {
             // The empty file always exists, registered or not (spec 5.1).
             return Ok(FileRow { hash: file, raw_len: 0, terms: Vec::new(), terms_start: 0 });
@@ -260,28 +268,30 @@ impl Cas {
         row.ok_or(ReconstructError::NotFound)
     }
 
-    /// The layouts of these xorbs; missing ones are left out. A damaged one is an error: a plan
-    /// with it would only fail later.
+    /// The layouts of these xorbs. Xorbs that do not exist are left out. A damaged xorb is an
+    /// error, because a client with a plan that needs it would fail later.
     async fn layouts(
         &self,
         xorbs: impl Iterator<Item = XorbHash> + Send,
     ) -> Result<HashMap<XorbHash, Arc<StoredXorb>>, ReconstructError> {
         let mut layouts = HashMap::new();
         for hash in xorbs {
-            if let Some(xorb) = self.find(hash).await? {
+            if let Some(xorb) = self.store.find(hash).await? {
                 if xorb.is_damaged() {
                     return Err(ReconstructError::DamagedXorb { xorb: hash });
                 }
                 layouts.insert(hash, xorb);
             }
-            // Thousands may be cached, and then nothing else here awaits.
+            // Yields to other tasks from time to time. If all layouts are cached, nothing else in
+            // this loop does.
             consume_budget().await;
         }
         Ok(layouts)
     }
 }
 
-/// A xorb as a response describes it, before its chunk hashes are blinded.
+/// A xorb for the response to a dedup query, before its chunk hashes are keyed. `None` if it is too
+/// long for a shard.
 fn describe(contents: &XorbContents, asked: ChunkHash) -> Option<CasInfo> {
     let narrow = |number: u64| u32::try_from(number).ok();
     let chunk = |(place, hash): (ChunkPlace, &ChunkHash)| {
@@ -296,6 +306,7 @@ fn describe(contents: &XorbContents, asked: ChunkHash) -> Option<CasInfo> {
     Some(CasInfo { hash: contents.hash, chunks, raw_len: narrow(contents.layout.raw_len())? })
 }
 
+/// Which files the holder of these claims may read.
 pub(super) fn reader(claims: &Claims) -> Reader {
     match &claims.repo {
         RepoScope::All => Reader::All,
@@ -303,7 +314,7 @@ pub(super) fn reader(claims: &Claims) -> Reader {
     }
 }
 
-/// The terms of a file, or of a part, with their places.
+/// The terms of a row, with their positions in the file.
 fn place(row: &FileRow) -> Result<Vec<FileTerm>, ReconstructError> {
     let too_long = PlanError::Inconsistent(Inconsistency::Gap { offset: row.raw_len });
     place_terms(row.terms_start, &row.terms).ok_or_else(|| plan_error(row.hash, too_long))

@@ -1,41 +1,44 @@
-//! Uploads by grant (spec 5.4.2): the bytes are sent first, to a URL that carries its own
-//! authority. A commit with a token then makes them visible.
+//! Uploads by grant (spec 5.4.2). The client first sends the bytes to a signed URL, without a
+//! token. A commit with a token then makes them visible.
 //!
-//! Between the two the bytes are a draft, verified like any upload, and their layout is in memory.
-//! The commit does the same as a direct upload after its last byte. It spends the grant in the
-//! transaction that makes the xorb live. So a grant has nothing in the index before its commit, and
-//! only the commit makes the xorb visible. A process that ends forgets the uploads that wait, and
-//! their drafts are cleared up like any others. The commit then reports that nothing was sent, and
-//! the client asks for a new grant.
+//! Until the commit the bytes are a draft, verified like any upload, and their layout is in memory.
+//! The commit does the same as a direct upload does after its last byte. The transaction that makes
+//! the xorb live also records the grant as spent. So the index has nothing about a grant before its
+//! commit. When the process ends, the waiting uploads are lost; the next start removes their
+//! drafts. A commit after that start reports that nothing was sent, and the client requests a new
+//! grant.
 
 mod waiting;
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::Stream;
 
 use self::waiting::Limits;
 pub(super) use self::waiting::Waiting;
+use super::Server;
 use super::access::{Claims, GRACE_SECS, Grant};
 use super::error::{StoreError, UploadError};
 use super::register::{dedup_scope, domain};
 use super::upload::{BodyError, Expected, Sum};
-use super::{Budget, Cas};
 use crate::format::XorbHash;
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::index::SpentGrant;
 use crate::runtime::clock::Timestamp;
 
-/// Chunks of all uploads that wait for their commit, at most: 10 MiB of layouts and hashes.
+/// Maximum number of chunks of all uploads that wait for their commit: 10 MiB of layouts and
+/// hashes.
 const WAITING_CHUNK_COUNT: u32 = 256 << 10;
 
-/// How long a spent grant is remembered after its expiry: a clock that is set back a little must
-/// not make it valid again.
-const MEMORY_SECS: u64 = 600;
+/// How long a spent grant is recorded after its expiry. A clock that is set back a little must not
+/// make the grant valid again.
+const SPENT_GRANT_RETENTION_SECS: u64 = 600;
 
 /// The bytes of a grant.
 #[derive(Debug)]
 pub struct GrantedUpload<S> {
-    /// The grant, checked.
+    /// The grant, after its check.
     pub grant: Grant,
     /// The xorb that it is for.
     pub xorb: XorbHash,
@@ -45,22 +48,23 @@ pub struct GrantedUpload<S> {
     pub body: S,
 }
 
-impl Cas {
+impl Server {
     /// Whether the holder of these claims may skip the upload of a xorb, because it is stored for
-    /// this owner already. If so, its age restarts as if it had been uploaded.
+    /// this owner already. If so, the age of the xorb restarts as if it had been uploaded.
     ///
-    /// A xorb that only other owners have uploaded counts as missing. Its existence must not be
-    /// told. And for a xorb of one chunk the hash, which others may know, would replace the bytes
-    /// (spec 6.2, rules 5 and 9).
+    /// A xorb that only other owners have uploaded counts as missing: the client must not learn
+    /// that it exists. Also, a xorb of one chunk has the hash of the chunk, which other clients may
+    /// know without having the bytes. So a known hash must not count as an upload (spec 6.2, rules
+    /// 5 and 9).
     ///
     /// # Errors
     ///
     /// The index does not respond.
     pub async fn renew(&self, claims: &Claims, xorb: XorbHash) -> Result<bool, StoreError> {
-        Ok(self.index.renew_xorb(xorb, dedup_scope(&claims.repo), self.clock.now()).await?)
+        Ok(self.store.index.renew_xorb(xorb, dedup_scope(&claims.repo), self.store.clock.now()).await?)
     }
 
-    /// Receives the bytes of a grant; returns when they wait for its commit.
+    /// Receives the bytes of a grant; returns when they are verified and wait for the commit.
     ///
     /// # Errors
     ///
@@ -71,12 +75,13 @@ impl Cas {
     {
         let GrantedUpload { grant, xorb, declared_len, body } = upload;
         self.check_unused(&grant).await?;
-        // Before a byte is read, so that no client sends a body of the wrong length in vain.
+        // The length is checked before a byte is read, so that no client sends a body of the wrong
+        // length in vain.
         if declared_len != Some(grant.body_len) {
             return Err(UploadError::NotAsGranted { len: grant.body_len });
         }
         let slot = self.upload_slot(grant.tenant(), grant.body_len)?;
-        self.check_headroom(grant.body_len).await?;
+        self.store.check_headroom(grant.body_len).await?;
         let sum = Sum { len: grant.body_len, crc64nvme: grant.crc64nvme };
         let expected = Expected {
             tenant: grant.tenant(),
@@ -88,7 +93,8 @@ impl Cas {
         expected.check_len(declared_len)?;
         let body = slot.body().counted(body);
         let verified = slot.body().unless_cut(self.verify(expected, body)).await?;
-        // The same bytes may have been sent twice at once, and one of them may have been committed.
+        // Check again: the client may have sent the same bytes twice at once, and may have
+        // committed the other upload meanwhile.
         if let Err(spent) = self.check_unused(&grant).await {
             verified.discard().await;
             return Err(spent);
@@ -99,56 +105,66 @@ impl Cas {
         Ok(())
     }
 
-    /// Makes the bytes of a grant durable and visible to the holder of these claims, the grant's
-    /// owner. Succeeds without effect where that has been done.
+    /// Makes the bytes of a grant durable and visible. The claims are those of the grant's owner.
+    /// Succeeds without effect if the grant was committed before.
     ///
     /// # Errors
     ///
     /// [`UploadError::NothingSent`], or the store failed. Then the bytes may have to be sent again,
     /// under a new grant.
-    pub async fn commit_granted(&self, claims: &Claims, xorb: XorbHash, grant: Grant) -> Result<(), UploadError> {
+    pub async fn commit_granted(
+        self: &Arc<Self>,
+        claims: &Claims,
+        xorb: XorbHash,
+        grant: Grant,
+    ) -> Result<(), UploadError> {
         let domain = domain(&claims.repo);
-        self.uninterrupted(|cas| async move { cas.publish_granted(xorb, grant, domain).await }).await
+        let server = Arc::clone(self);
+        self.uninterrupted(async move { server.publish_granted(xorb, grant, domain).await }).await
     }
 
+    /// Publishes the waiting upload of a grant. Without one, checks that the grant was committed
+    /// before.
     async fn publish_granted(&self, xorb: XorbHash, grant: Grant, domain: String) -> Result<(), UploadError> {
-        let _publishing = self.publish_locks.lock(xorb).await;
+        let _publishing = self.store.publish_locks.lock(xorb).await;
         if self.waiting.has(&grant) {
-            // Taken only when the row is staged: if that fails, the client can try again.
-            let staged = self.stage(xorb).await?;
+            // Take the waiting upload only after the row is staged. If the staging fails, the
+            // upload still waits, and the client can try again.
+            let staged = self.store.stage(xorb).await?;
             let verified = self.waiting.take(&grant).ok_or(UploadError::NothingSent)?;
             let spent = SpentGrant { nonce: grant.nonce, expires: millis(grant.expires_unix_secs) };
-            return self.publish_staged(staged, verified, domain, Some(spent)).await.map(drop);
+            return self.store.publish_staged(staged, verified, domain, Some(spent)).await.map(drop);
         }
-        let is_spent = self.index.is_grant_spent(grant.nonce).await.map_err(StoreError::from)?;
-        // It may have been deleted since.
-        let found = if is_spent { self.index.find_xorb(xorb).await.map_err(StoreError::from)? } else { None };
+        let is_spent = self.store.index.is_grant_spent(grant.nonce).await.map_err(StoreError::from)?;
+        // The grant was committed before, but the xorb may have been deleted since.
+        let found = if is_spent { self.store.index.find_xorb(xorb).await.map_err(StoreError::from)? } else { None };
         let is_there = found.is_some_and(|xorb| !xorb.is_damaged);
         if is_there { Ok(()) } else { Err(UploadError::NothingSent) }
     }
 
+    /// Refuses a grant whose upload waits for its commit, or that is spent.
     async fn check_unused(&self, grant: &Grant) -> Result<(), UploadError> {
         let is_used =
-            self.waiting.has(grant) || self.index.is_grant_spent(grant.nonce).await.map_err(StoreError::from)?;
+            self.waiting.has(grant) || self.store.index.is_grant_spent(grant.nonce).await.map_err(StoreError::from)?;
         if is_used { Err(UploadError::GrantSpent) } else { Ok(()) }
     }
 
-    /// Discards uploads whose grants cannot be committed any more, and grants that expired long
-    /// ago. To be called from time to time.
+    /// Discards uploads whose grants have expired, and forgets spent grants that expired long ago.
+    /// To be called from time to time.
     ///
     /// # Errors
     ///
     /// The index does not respond.
     pub async fn sweep_grants(&self) -> Result<(), StoreError> {
-        let now = self.clock.now().as_secs();
+        let now = self.store.clock.now().as_secs();
         for verified in self.waiting.take_expired(now.saturating_sub(GRACE_SECS)) {
             verified.discard().await;
         }
-        self.index.forget_grants(millis(now.saturating_sub(GRACE_SECS + MEMORY_SECS))).await?;
+        self.store.index.forget_grants(millis(now.saturating_sub(GRACE_SECS + SPENT_GRANT_RETENTION_SECS))).await?;
         Ok(())
     }
 
-    /// Discards all waiting uploads. Only at the end.
+    /// Discards all waiting uploads. Called when the server stops.
     pub(super) async fn drop_waiting(&self) {
         for verified in self.waiting.take_expired(u64::MAX) {
             verified.discard().await;
@@ -157,9 +173,9 @@ impl Cas {
 }
 
 impl Waiting {
-    /// None yet.
-    pub(super) fn new(budget: Budget) -> Self {
-        Self::with_limits(Limits { count: budget.upload_count, chunk_count: WAITING_CHUNK_COUNT })
+    /// No waiting uploads yet.
+    pub(super) fn new(upload_count: usize) -> Self {
+        Self::with_limits(Limits { count: upload_count, chunk_count: WAITING_CHUNK_COUNT })
     }
 }
 

@@ -1,40 +1,32 @@
-//! The low-water mark: writes are refused while less space is free than the operator reserves.
+//! Disk headroom: writes are refused while less space is free than the operator reserves.
 //!
-//! Checked before a body is read, at most once per second. Transfers under way continue, so the
-//! disk may fall below the mark by their length. The rest is for the index, for deletions and for
-//! the operator to free space.
+//! Free space is checked before a body is read, and queried at most once per second. Transfers that
+//! have begun continue, so the free space may fall below the reserve by the length of these
+//! transfers. The reserve serves the index, deletions, and the operator who frees space.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::Cas;
+use super::Store;
 use super::error::StoreError;
 use crate::blob::BlobStore;
 
-/// How long a response of the file system is valid. An upload takes milliseconds at least: in a
-/// second, uploads do not fill the reserve of a useful mark.
+/// How long the known free space is valid. In one second, uploads cannot fill a reserve of useful
+/// size.
 const VALID_FOR: Duration = Duration::from_secs(1);
 
 /// The space to reserve, and the free space as it was last seen.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Headroom {
     min_free_len: u64,
     seen: Mutex<Option<(Instant, Option<u64>)>>,
 }
 
-impl Cas {
-    /// The same store, which refuses writes while less than this many bytes are free. To be called
-    /// once, before its first use.
-    #[must_use]
-    pub fn with_min_free(mut self, min_free_len: u64) -> Self {
-        self.parts_mut().headroom = Arc::new(Headroom { min_free_len, seen: Mutex::default() });
-        self
-    }
-
-    /// Bytes that are free, as of a second ago at most; `None` where the file system does not say.
+impl Store {
+    /// The free bytes, queried a second ago at most; `None` if the file system does not report
+    /// them.
     ///
     /// # Errors
     ///
@@ -43,11 +35,11 @@ impl Cas {
         self.headroom.free_len(self.blobs.as_ref()).await
     }
 
-    /// Checks that there is disk headroom for this many bytes more.
+    /// Checks that this many bytes can be written without using the reserve.
     ///
     /// # Errors
     ///
-    /// [`StoreError::LowSpace`] where there is not, or the file system does not respond.
+    /// [`StoreError::LowSpace`] if too little space is free, or the file system does not respond.
     pub async fn check_headroom(&self, len: u64) -> Result<(), StoreError> {
         let min_free_len = self.headroom.min_free_len;
         if min_free_len == 0 {
@@ -63,6 +55,11 @@ impl Cas {
 }
 
 impl Headroom {
+    /// Reserves this many bytes: writes are refused while fewer bytes are free.
+    pub(super) fn new(min_free_len: u64) -> Self {
+        Self { min_free_len, seen: Mutex::default() }
+    }
+
     async fn free_len(&self, blobs: &dyn BlobStore) -> Result<Option<u64>, StoreError> {
         // Held while the file system is queried: requests that arrive meanwhile share the result.
         let mut seen = self.seen.lock().await;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::Cas;
+use super::Server;
 use super::access::{Claims, RepoScope};
 use super::error::StoreError;
 use super::files::reader;
@@ -32,9 +32,9 @@ pub enum ListError {
     Store(#[from] StoreError),
 }
 
-impl Cas {
-    /// Files that the token with these claims may read, ordered by hash, after `after`. At most
-    /// `count` and [`MAX_PAGE_COUNT`].
+impl Server {
+    /// The files that the token with these claims may read, ordered by hash: the first ones behind
+    /// `after`, up to `count` or [`MAX_PAGE_COUNT`].
     ///
     /// # Errors
     ///
@@ -46,10 +46,11 @@ impl Cas {
         count: u32,
     ) -> Result<Page<FileEntry>, StoreError> {
         let count = count.clamp(1, MAX_PAGE_COUNT);
-        Ok(page(self.index.files_after(reader(claims), after, count).await?, count))
+        Ok(page(self.store.index.files_after(reader(claims), after, count).await?, count))
     }
 
-    /// Xorbs of the store, with the same order and limits. Requires a token for all repositories.
+    /// The xorbs of the store, in the order and with the limits of
+    /// [`list_files`](Self::list_files). Requires a token for all repositories.
     ///
     /// # Errors
     ///
@@ -64,7 +65,7 @@ impl Cas {
             return Err(ListError::OneRepository);
         }
         let count = count.clamp(1, MAX_PAGE_COUNT);
-        let entries = self.index.xorbs_after(after, count).await.map_err(StoreError::from)?;
+        let entries = self.store.index.xorbs_after(after, count).await.map_err(StoreError::from)?;
         Ok(page(entries, count))
     }
 }

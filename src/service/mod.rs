@@ -1,15 +1,18 @@
-//! The rules of the store: what an upload must prove, in which order it becomes visible, what a
-//! reader gets.
+//! The rules of the store: what an upload must prove, in which order its blob and its rows become
+//! durable and visible, and what a reader gets.
 //!
-//! [`Cas`] is the handle for the layers above. Nothing here knows of HTTP, SQL or paths.
+//! [`Store`] is the stored data. Its methods need no clients: garbage collection, backup, rebuild
+//! of the index, checks and reads. [`Server`] is a store with clients. Its methods are the requests
+//! of clients, and its fields bound their work and share it fairly between tenants. Both are built
+//! from the same [`Settings`]. No code in this module uses HTTP, SQL or paths.
 
 pub mod access;
 mod admission;
 pub mod archive;
-mod asked_chunks;
 mod claims;
 mod compute;
 mod contents;
+mod dedup_filter;
 mod download;
 mod error;
 mod file_bytes;
@@ -21,6 +24,7 @@ mod granted;
 mod headroom;
 mod heal;
 mod listing;
+mod permits;
 mod possession;
 mod quota;
 pub mod reconstruct;
@@ -30,22 +34,18 @@ mod registration_log;
 mod remove;
 mod response_budget;
 mod scrub;
-mod shares;
+mod settings;
 mod steps;
 mod upload;
 mod verify;
 mod windows;
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moka::sync::Cache;
-
-use self::admission::Admission;
 pub use self::admission::Transfer;
-use self::asked_chunks::AskedChunks;
 pub use self::claims::Sha256File;
+use self::dedup_filter::DedupFilter;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
 pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
 pub use self::file_bytes::RegisteredFile;
@@ -54,25 +54,24 @@ pub use self::files::{BatchReconstruction, Detail, ReconstructError, Reconstruct
 pub use self::granted::GrantedUpload;
 use self::granted::Waiting;
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
+use self::permits::Permits;
 pub use self::quota::{Holding, MeteredRepo, OverQuota, Quotas, UsageError};
 pub use self::recover::Recovered;
 pub use self::register::{RegisterError, RegisteredShard};
 pub use self::registration_log::{
-    Agreed, AppendedRecord, Gap, Pruned, Pruning, RebuildError, Rebuilt, Tail, has_anything,
+    AppendedRecord, Gap, Pruned, Pruning, RebuildError, Rebuilt, Reconciled, Tail, has_anything,
 };
 pub use self::remove::{RemoveError, RemovedFile};
 pub use self::response_budget::ResponseBudget;
-use self::response_budget::ResponseBudgets;
 pub use self::scrub::ScrubBudget;
-pub use self::shares::Shares;
+pub use self::settings::Settings;
+use self::upload::PublishLocks;
 pub use self::upload::shard::ReceivedShard;
 pub use self::upload::{BodyError, Upload, Uploaded};
-use self::upload::{PublishLocks, shard};
 pub use self::verify::Damage;
 pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
 use crate::blob::records::RecordStore;
-use crate::format::XorbHash;
 use crate::index::Index;
 pub use crate::index::{HealthSums, Limits, Quantity, Totals, Usage};
 use crate::runtime::blocking::Pool;
@@ -81,167 +80,121 @@ use crate::runtime::fair::FairGate;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
-/// How long a client is told to wait when there is no slot for its upload. Stock clients wait
-/// longer by themselves.
+/// How long a client is told to wait before it retries an upload that got no slot. Stock clients
+/// wait longer than this on their own.
 const OVERLOADED_RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// The store. A clone is one reference count, and the same store: every request makes some.
-#[derive(Clone, Debug)]
-pub struct Cas {
-    parts: Arc<Parts>,
-}
-
-impl Deref for Cas {
-    type Target = Parts;
-
-    fn deref(&self) -> &Parts {
-        &self.parts
-    }
-}
-
-/// The parts of a store; only [`Cas`] can use them.
-#[derive(Clone, Debug)]
-pub struct Parts {
+/// The stored data. Every process that works on a data directory has one, with or without clients.
+///
+/// Blobs, records, index and clock are trait objects, so that tests can replace each of them.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub struct Store {
     blobs: Arc<dyn BlobStore>,
     /// The registration log.
     records: Arc<dyn RecordStore>,
-    /// Keeps records in the order of their changes.
+    /// Locks of files. They ensure that the records of a file are in the order in which the index
+    /// applies them.
     file_locks: FileLocks,
     index: Arc<dyn Index>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
-    verify_pool: Pool,
-    /// Long computations for responses: not queued behind uploads, each of which holds a thread for
-    /// milliseconds.
-    computing: Pool,
-    admission: Arc<Admission>,
-    /// Blobs that may be made durable at once.
-    publishes: FairGate,
-    /// Pieces of xorbs that may be read and sent at once.
-    reads: FairGate,
-    /// Index queries that may run at once.
-    lookups: FairGate,
-    /// Requests without a token that may be served at once.
-    opens: FairGate,
-    /// Incoming bodies of shards.
-    spools: Arc<Admission>,
-    /// KiB of shards that may be in memory.
-    shard_budget: FairGate,
-    /// The same for small ones.
-    small_shard_budget: FairGate,
-    /// Registrations that are written in steps at once.
-    long_registrations: FairGate,
-    /// Steps of them: one at a time, so that other writers wait for one.
-    write_steps: FairGate,
-    /// Budgets of long responses.
-    budgets: ResponseBudgets,
-    /// The chunks that dedup knows.
-    asked_chunks: Arc<AskedChunks>,
-    /// Files whose chunks may be walked at once.
-    walks: FairGate,
-    /// Wakes the tasks that verify claims.
-    unsettled: Arc<claims::Unsettled>,
-    /// The quotas of repositories.
-    quotas: Arc<Quotas>,
-    /// Publishing runs here, so that it completes even when the client disconnects.
-    publishing: TaskGroup,
-    /// Prevents two uploads of one xorb from being published at once.
+    /// The threads that verify and decode xorbs.
+    pool: Pool,
+    /// One lock per xorb. The lock prevents two of upload, compaction and scrub from publishing the
+    /// same xorb at the same time.
     publish_locks: PublishLocks,
-    /// Uploads by grant that were not committed yet.
-    waiting: Arc<Waiting>,
+    /// Permits for making a blob durable. They bound how many blobs are synced concurrently.
+    publishes: FairGate,
+    /// The free disk space that must be left, and the free space as of the last query.
     headroom: Arc<headroom::Headroom>,
-    xorbs: Cache<XorbHash, Arc<StoredXorb>>,
-    /// The epoch of the layouts in it.
-    epoch: heal::Epoch,
-    /// Xorbs that failed a read.
+    /// Layouts of xorbs in memory. They belong to the store and not to the server, because GC and
+    /// repairs invalidate them.
+    layouts: heal::LayoutCache,
+    /// Xorbs that failed a read, for the scrub to check.
     suspects: Arc<scrub::Suspects>,
 }
 
-/// How much of the machine the store may use.
-#[derive(Clone, Copy, Debug)]
-pub struct Budget {
-    /// Uploads that may be under way at once.
-    pub upload_count: usize,
-    /// Threads that verify and decode.
-    pub verify_worker_count: usize,
-    /// Bytes of layouts to cache in memory.
-    pub layout_cache_len: u64,
+/// A store with clients: what a server process has, besides its sockets.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub struct Server {
+    /// The stored data.
+    pub store: Arc<Store>,
+    /// The limits of the work of clients.
+    permits: Permits,
+    /// The threads for long computations of responses. They are not the threads of `Store::pool`,
+    /// where a response would wait behind uploads, each of which holds a thread for milliseconds.
+    computing: Pool,
+    /// A filter of the chunks that deduplication finds.
+    dedup_filter: Arc<DedupFilter>,
+    /// Wakes the tasks that verify the sha256 claims of clients.
+    unsettled: Arc<claims::Unsettled>,
+    /// The quotas of repositories.
+    quotas: Arc<Quotas>,
+    /// The tasks that publish uploads. An upload is published in its own task, which completes even
+    /// if the client disconnects.
+    publishing: TaskGroup,
+    /// Uploads by grant that were received and not committed yet.
+    waiting: Arc<Waiting>,
 }
 
-impl Cas {
-    /// A store over these parts.
+impl Server {
+    /// A server with these settings, and its store.
     #[must_use]
-    pub fn new(
-        blobs: Arc<dyn BlobStore>,
-        records: Arc<dyn RecordStore>,
-        index: Arc<dyn Index>,
-        clock: Arc<dyn Clock>,
-        metrics: Arc<Metrics>,
-        budget: Budget,
-    ) -> Self {
-        let shares = Shares::default();
-        let parts = Parts {
-            blobs,
-            records,
-            file_locks: FileLocks::default(),
-            index,
-            clock,
-            metrics,
-            verify_pool: Pool::new(budget.verify_worker_count),
-            computing: Pool::new(compute::thread_count(budget.verify_worker_count)),
-            admission: shares.admission(budget),
-            publishes: shares.publishes(),
-            reads: shares.reads(),
-            lookups: shares::lookups(),
-            opens: shares::opens(),
-            spools: shares::spools(budget),
-            shard_budget: shares::shard_budget(shard::SHARD_BUDGET_KIB),
-            small_shard_budget: shares::shard_budget(shard::SMALL_SHARD_BUDGET_KIB),
-            long_registrations: shares::long_registrations(),
-            write_steps: shares::write_steps(),
-            budgets: ResponseBudgets::default(),
-            asked_chunks: Arc::default(),
-            walks: shares::walks(windows::WALK_COUNT),
+    pub fn new(settings: &Settings) -> Arc<Self> {
+        Arc::new(Self {
+            store: Store::new(settings),
+            permits: Permits::new(settings),
+            computing: Pool::new(compute::thread_count(settings.verify_worker_count)),
+            dedup_filter: Arc::default(),
             unsettled: Arc::new(claims::Unsettled::new(claims::LARGE_LEN)),
-            quotas: Arc::default(),
+            quotas: Arc::new(settings.quotas.clone()),
             publishing: TaskGroup::new(),
-            publish_locks: PublishLocks::default(),
-            waiting: Arc::new(Waiting::new(budget)),
-            headroom: Arc::default(),
-            xorbs: Cache::builder()
-                .weigher(|_, xorb: &Arc<StoredXorb>| xorb.weight())
-                .max_capacity(budget.layout_cache_len)
-                .build(),
-            epoch: heal::Epoch::default(),
-            suspects: Arc::default(),
-        };
-        Self { parts: Arc::new(parts) }
+            waiting: Arc::new(Waiting::new(settings.upload_count)),
+        })
     }
 
-    /// Its parts, to be changed before it is cloned: earlier clones stay unchanged.
-    fn parts_mut(&mut self) -> &mut Parts {
-        Arc::make_mut(&mut self.parts)
+    /// Waits until every upload that is being published is visible or has failed. Then discards the
+    /// uploads by grant that were not committed. To be called when the server stops.
+    pub async fn finish(&self) {
+        self.publishing.join().await;
+        self.drop_waiting().await;
     }
+}
 
-    /// The same store, limited to these quotas. Without them there is no limit.
+impl Store {
+    /// A store with these settings.
     #[must_use]
-    pub fn with_quotas(mut self, quotas: Quotas) -> Self {
-        self.parts_mut().quotas = Arc::new(quotas);
-        self
+    pub fn new(settings: &Settings) -> Arc<Self> {
+        Arc::new(Self {
+            blobs: Arc::clone(&settings.blobs),
+            records: Arc::clone(&settings.records),
+            file_locks: FileLocks::default(),
+            index: Arc::clone(&settings.index),
+            clock: Arc::clone(&settings.clock),
+            metrics: Arc::clone(&settings.metrics),
+            pool: Pool::new(settings.verify_worker_count),
+            publish_locks: PublishLocks::default(),
+            publishes: permits::publishes(settings),
+            headroom: Arc::new(headroom::Headroom::new(settings.min_free_len)),
+            layouts: heal::LayoutCache::new(settings.layout_cache_len),
+            suspects: Arc::default(),
+        })
     }
 
-    /// Checks that the store accepts data and that the index responds.
+    /// Checks that the blob store can be written and that the index responds.
     ///
     /// # Errors
     ///
-    /// One of them does not.
+    /// The blob store cannot be written, or the index does not respond.
     pub async fn probe(&self) -> Result<(), StoreError> {
         self.blobs.probe().await?;
         self.index.totals().await?;
         Ok(())
     }
 
-    /// Sums over all stored xorbs.
+    /// The number and the lengths of all visible xorbs.
     ///
     /// # Errors
     ///
@@ -250,8 +203,9 @@ impl Cas {
         Ok(self.index.totals().await?)
     }
 
-    /// Forgets the layouts in memory if another process has hidden a xorb since the last call,
-    /// which returned `seen`. To be called regularly.
+    /// Forgets the layouts in memory if the generation of the index has changed: then a process,
+    /// for example a GC command, has deleted, quarantined or replaced a xorb. `seen` is the result
+    /// of the last call, and the result is the generation now. A server calls this every second.
     ///
     /// # Errors
     ///
@@ -261,15 +215,10 @@ impl Cas {
         if seen != Some(generation) {
             self.forget_layouts();
         }
-        // Always, since a blob is removed a little later than its xorb.
+        // Also without a change of the generation, because a blob is deleted a little later than
+        // the generation changes for its xorb.
         self.blobs.close_removed().await;
         Ok(generation)
-    }
-
-    /// Waits until every verified upload is published or has failed, and discards uncommitted ones.
-    pub async fn finish(&self) {
-        self.publishing.join().await;
-        self.drop_waiting().await;
     }
 }
 

@@ -1,9 +1,9 @@
-//! Quotas: how much repositories may use, and how much they do.
+//! Quotas: limits for repositories and owners, and their usage.
 //!
-//! A registration is charged in the transaction that enters it, or is refused there and changes
-//! nothing. The charge follows from the files of a repository (see [`Usage`]). It is released as
-//! soon as their claims are removed, although the bytes are deleted later by the garbage
-//! collection. Uploads are not charged: a xorb that no file needs is garbage.
+//! A registration is charged in the transaction that enters it into the index, or is refused there
+//! and changes nothing. The charge depends only on the files of a repository (see [`Usage`]). The
+//! charge for a file ends as soon as the repository's claim is removed, although GC deletes the
+//! bytes later. Uploads are not charged, because a xorb that no file needs is garbage.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::Cas;
+use super::Server;
 use super::access::{Claims, RepoScope, Scope};
 use super::error::StoreError;
 use super::listing::{MAX_PAGE_COUNT, Page};
@@ -23,8 +23,8 @@ use crate::index::{Allowance, Excess, Limits, Quantity, RepoUsage, Usage};
 /// Files that are looked up with one query.
 const QUOTA_BATCH_COUNT: usize = 500;
 
-/// Files up to which a refusal states the exact excess. For more it states that of the files looked
-/// up until the quota was exceeded: a refusal must not cost as much as a registration.
+/// Up to this number of files, a refusal states the exact excess. With more files, it states the
+/// excess at which the lookup stopped, because a refusal must not cost as much as a registration.
 const QUOTA_EXACT_COUNT: usize = 10_000;
 
 /// The quotas of repositories. By default, there are none.
@@ -36,20 +36,21 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// Limits for each unnamed repository, for named ones (`*` for tokens of all repositories), and
-    /// for owners. An owner is the part of a repository's name before its last slash.
+    /// Limits for each repository that is not named, for named ones (`*` stands for tokens of all
+    /// repositories), and for owners.
     #[must_use]
     pub fn new(each: Limits, repos: HashMap<String, Limits>, owners: HashMap<String, Limits>) -> Self {
         Self { each, repos, owners }
     }
 
-    /// The limits of a repository. Those for each repository do not apply to tokens of all of them.
+    /// The limits of a repository. The limits for each repository that is not named do not apply to
+    /// `*`.
     fn of_repo(&self, repo: &str) -> Limits {
         let rest = if repo == "*" { Limits::default() } else { self.each };
         self.repos.get(repo).copied().unwrap_or(rest)
     }
 
-    /// The limits of its owner, with the owner's name, if there are any.
+    /// The name and the limits of the owner of a repository, if the owner has limits.
     fn of_owner(&self, repo: &str) -> Option<(String, Limits)> {
         let owner = owner(repo)?;
         self.owners.get(&owner).map(|limits| (owner, *limits))
@@ -70,16 +71,16 @@ fn with(usage: Usage, file: &FileInfo) -> Usage {
     }
 }
 
-/// The owner of a repository, which is its dedup scope. `None` for `*`, which has no owner.
+/// The owner of a repository, which is also its dedup scope. `*` has none.
 fn owner(repo: &str) -> Option<String> {
     let scope: RepoScope = repo.parse().ok()?;
     (scope != RepoScope::All).then(|| domain(&scope))
 }
 
-/// A registration was refused, since it would exceed a limit.
+/// A registration was refused because it would exceed a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct OverQuota {
-    /// The holder of the limit: the repository, or the owner with `/*` after its name.
+    /// The repository or owner that has the limit. An owner has `/*` after its name.
     pub holder: String,
     /// The limited quantity.
     pub quantity: Quantity,
@@ -128,14 +129,14 @@ pub struct Holding {
 pub struct MeteredRepo {
     /// The repository.
     pub repo: Holding,
-    /// All repositories of its owner together, where they have limits.
+    /// All repositories of its owner together, if the owner has limits.
     pub owner: Option<Holding>,
 }
 
-/// Why a usage is not returned.
+/// Why a usage was not returned.
 #[derive(Debug, Error)]
 pub enum UsageError {
-    /// These claims are about another repository.
+    /// The token is for another repository.
     #[error("the usage belongs to another repository")]
     Foreign,
     /// The store failed.
@@ -143,10 +144,10 @@ pub enum UsageError {
     Store(#[from] StoreError),
 }
 
-impl Cas {
+impl Server {
     /// Refuses files that exceed a quota of files or of their bytes, as early as possible. Stored
-    /// bytes are compared when the registration is written: what is stored of them must not be told
-    /// before the proof.
+    /// bytes are compared only when the registration is written: before the proof, the response
+    /// must not tell which bytes are stored.
     pub(super) async fn check_quota(&self, repo: &RepoScope, files: &[FileInfo]) -> Result<(), RegisterError> {
         let allowance = self.quotas.allowance(repo);
         let name = repo.to_string();
@@ -155,22 +156,23 @@ impl Cas {
         limited.extend(owner.map(|(owner, limits)| (Some(owner), limits)));
         for (owner, limits) in limited {
             let limits = Limits { physical_len: None, ..limits };
-            if limits.is_none() {
+            if limits.is_unlimited() {
                 continue;
             }
             let used = match &owner {
-                Some(owner) => self.index.owner_usage(owner.clone()).await,
-                None => self.index.repo_usage(name.clone()).await,
+                Some(owner) => self.store.index.owner_usage(owner.clone()).await,
+                None => self.store.index.repo_usage(name.clone()).await,
             };
             let used = used.map_err(StoreError::from)?;
             if let Some(excess) = self.find_excess(&name, files, (used, limits, owner.is_some())).await? {
-                self.metrics.quota_refused.inc();
+                self.store.metrics.quota_refused.inc();
                 return Err(RegisterError::OverQuota(OverQuota::new(&name, &allowance, excess)));
             }
         }
         Ok(())
     }
 
+    /// The excess over a limit when the files that are new to the repository are added.
     async fn find_excess(
         &self,
         repo: &str,
@@ -181,11 +183,11 @@ impl Cas {
         if limits.excess(used, all, is_owner_wide).is_none() {
             return Ok(None);
         }
-        // Files that the repository has already add nothing.
+        // Files that the repository has claimed already add nothing.
         let mut after = used;
         for (some, checked_count) in files.chunks(QUOTA_BATCH_COUNT).zip((0..).step_by(QUOTA_BATCH_COUNT)) {
             let hashes = some.iter().map(|file| file.hash).collect();
-            let claimed = self.index.claimed_files(hashes, repo.to_owned()).await?;
+            let claimed = self.store.index.claimed_files(hashes, repo.to_owned()).await?;
             let claimed: HashSet<FileHash> = claimed.into_iter().map(|(file, _)| file).collect();
             after = some.iter().filter(|file| !claimed.contains(&file.hash)).fold(after, with);
             let excess = limits.excess(used, after, is_owner_wide);
@@ -196,9 +198,9 @@ impl Cas {
         Ok(limits.excess(used, after, is_owner_wide))
     }
 
-    /// The usage of a repository: this one, or that of the claims. For an operator without a
-    /// repository: all with any usage, in the order of their names after `after`. `count` of them
-    /// are returned, but not more than [`MAX_PAGE_COUNT`].
+    /// The usage of `repo`, or without `repo` that of the repository of the claims. An operator who
+    /// names no `repo` gets all repositories with any usage. They are ordered by name and begin
+    /// behind `after`: up to `count` of them, and up to [`MAX_PAGE_COUNT`].
     ///
     /// # Errors
     ///
@@ -217,7 +219,7 @@ impl Cas {
             Some(_) => return Err(UsageError::Foreign),
             None => claims.repo.to_string(),
         };
-        let usage = self.index.repo_usage(one.clone()).await.map_err(StoreError::from)?;
+        let usage = self.store.index.repo_usage(one.clone()).await.map_err(StoreError::from)?;
         let owner = self.owner_of(&one).await?;
         let repo = Holding { limits: self.quotas.of_repo(&one), name: one, usage };
         Ok(Page { entries: vec![MeteredRepo { repo, owner }], is_full: false })
@@ -229,24 +231,25 @@ impl Cas {
     ///
     /// The index does not respond.
     pub async fn largest_usages(&self, count: u32) -> Result<Vec<RepoUsage>, StoreError> {
-        Ok(self.index.largest_usages(count).await?)
+        Ok(self.store.index.largest_usages(count).await?)
     }
 
     /// The longest time that a write of the index has blocked other writers, since it was opened.
     #[must_use]
     pub fn longest_write(&self) -> Duration {
-        self.index.longest_write()
+        self.store.index.longest_write()
     }
 
     async fn usages(&self, after: Option<String>, count: u32) -> Result<Page<MeteredRepo>, StoreError> {
-        let found = self.index.usages_after(after, count).await?;
+        let found = self.store.index.usages_after(after, count).await?;
         let is_full = found.len() as u64 >= count.into();
         let mut entries: Vec<MeteredRepo> = Vec::with_capacity(found.len());
         for found in found {
-            // Repositories of one owner are mostly adjacent.
+            // Repositories of one owner are mostly adjacent, so reuse the owner of the previous
+            // one.
             let name = self.quotas.of_owner(&found.repo).map(|(owner, _)| owner);
-            let before = entries.last().and_then(|last| last.owner.clone());
-            let owner = match before.filter(|before| Some(&before.name) == name.as_ref()) {
+            let previous = entries.last().and_then(|last| last.owner.clone());
+            let owner = match previous.filter(|previous| Some(&previous.name) == name.as_ref()) {
                 Some(owner) => Some(owner),
                 None => self.owner_of(&found.repo).await?,
             };
@@ -258,7 +261,7 @@ impl Cas {
 
     async fn owner_of(&self, repo: &str) -> Result<Option<Holding>, StoreError> {
         let Some((name, limits)) = self.quotas.of_owner(repo) else { return Ok(None) };
-        let usage = self.index.owner_usage(name.clone()).await?;
+        let usage = self.store.index.owner_usage(name.clone()).await?;
         Ok(Some(Holding { name, usage, limits }))
     }
 }

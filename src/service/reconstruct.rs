@@ -1,4 +1,5 @@
-//! From a file's terms and a byte range to the plan of a download (spec 5.1 to 5.3). Pure.
+//! Makes the plan of a download from the terms of a file and a byte range (spec 5.1 to 5.3). Does
+//! no I/O.
 //!
 //! Planning has two steps, so that only needed layouts are loaded. [`select`] finds the terms that
 //! a range touches, in logarithmic time. A [`Planner`] does the rest in runs, and the caller looks
@@ -13,8 +14,8 @@
 //! 4. Descriptors of a xorb are ascending, neither overlap nor touch, and every chunk in them is
 //!    needed by a term.
 //! 5. The raw length of a term is that of its chunks.
-//! 6. The same terms, range and layouts give the same plan: a client that requests fresh URLs
-//!    compares.
+//! 6. The same terms, range and layouts give the same plan, because a client that requests fresh
+//!    URLs compares the new plan with the old one.
 
 mod planner;
 #[cfg(test)]
@@ -33,9 +34,9 @@ use crate::runtime::incarnation::Incarnation;
 pub struct FileTerm {
     /// The xorb.
     pub xorb: XorbHash,
-    /// Which of its chunks.
+    /// Its chunks that the term names.
     pub chunks: ChunkRange,
-    /// Its bytes of the file.
+    /// Its byte range in the file.
     pub place: ByteRange,
 }
 
@@ -79,7 +80,7 @@ pub struct FilePlan {
 pub struct PlannedTerm {
     /// The xorb.
     pub xorb: XorbHash,
-    /// Which of its chunks.
+    /// Its chunks that the term names.
     pub chunks: ChunkRange,
     /// Raw bytes of these chunks.
     pub raw_len: u32,
@@ -90,7 +91,7 @@ pub struct PlannedTerm {
 pub struct XorbPlan {
     /// The xorb.
     pub xorb: XorbHash,
-    /// The blob that the places are of.
+    /// The blob that the byte ranges are for.
     pub incarnation: Incarnation,
     /// At least one; ascending, and neither overlapping nor touching.
     pub descriptors: Vec<Descriptor>,
@@ -99,7 +100,7 @@ pub struct XorbPlan {
 /// Consecutive chunks of a xorb, to be downloaded in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Which chunks.
+    /// The chunks.
     pub chunks: ChunkRange,
     /// Their records in the serialized xorb.
     pub bytes: ByteRange,
@@ -123,10 +124,10 @@ pub enum PlanError {
 /// How terms and layouts contradict each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Inconsistency {
-    /// The terms given do not cover the file from here on.
+    /// The given terms do not cover the file from here on.
     #[error("no term at byte {offset} of the file")]
     Gap {
-        /// The first byte of the file that is in no term, or not in the next one.
+        /// The first byte of the file that no term covers.
         offset: u64,
     },
     /// A term's xorb has no layout.
@@ -147,8 +148,8 @@ pub enum Inconsistency {
     },
 }
 
-/// Terms of a file, each with its place; the first of them begins at byte `start` of the file.
-/// `None` where they exceed the greatest length of a file.
+/// Terms of a file with their places. The first begins at byte `start` of the file. `None` where
+/// the offsets exceed `u64`.
 #[must_use]
 pub fn place_terms(start: u64, terms: &[Term]) -> Option<Vec<FileTerm>> {
     let mut end = start;
@@ -160,10 +161,10 @@ pub fn place_terms(start: u64, terms: &[Term]) -> Option<Vec<FileTerm>> {
     terms.iter().map(place).collect()
 }
 
-/// Finds the terms for these bytes of a file, or for all of it.
+/// Finds the terms that contain these bytes of a file, or all of it.
 ///
-/// `terms` are in order; those around the range are enough, so that a large file need not be loaded
-/// whole. The part of the range after the end of the file is left out.
+/// `terms` are in order. The terms around the range are enough, so that a large file need not be
+/// loaded whole. The part of the range after the end of the file is left out.
 ///
 /// # Errors
 ///
@@ -178,8 +179,8 @@ pub fn select(terms: &[FileTerm], file_len: u64, range: Option<ByteRange>) -> Re
     };
     let Some(wanted) = wanted else { return Ok(Selection { terms: &[], wanted: None }) };
     let first = terms.partition_point(|term| term.place.end() <= wanted.start());
-    let behind = terms.partition_point(|term| term.place.start() < wanted.end());
-    let touched = terms.get(first..behind).unwrap_or_default();
+    let end = terms.partition_point(|term| term.place.start() < wanted.end());
+    let touched = terms.get(first..end).unwrap_or_default();
 
     let mut covered = wanted.start();
     for (term, index) in touched.iter().zip(0_usize..) {
@@ -197,21 +198,21 @@ pub fn select(terms: &[FileTerm], file_len: u64, range: Option<ByteRange>) -> Re
 }
 
 impl Selection<'_> {
-    /// The bytes of the range that exist. `None` for the whole of the empty file.
+    /// The part of the range that is within the file. `None` for the whole of the empty file.
     #[must_use]
     pub const fn wanted(&self) -> Option<ByteRange> {
         self.wanted
     }
 
-    /// The terms that have them, in order and not trimmed.
+    /// The terms that contain it, in order and not trimmed.
     #[must_use]
     pub const fn terms(&self) -> &[FileTerm] {
         self.terms
     }
 }
 
-/// Raw lengths of these chunks, one by one, for clients that request them. `None` where the xorb
-/// does not have them.
+/// The raw length of each of these chunks, for clients that request them. `None` if the xorb does
+/// not have these chunks.
 #[must_use]
 pub fn chunk_raw_lens(layout: &Layout, chunks: ChunkRange) -> Option<Vec<u32>> {
     layout.chunks_in(chunks)?.map(|chunk| u32::try_from(chunk.raw.byte_len()).ok()).collect()

@@ -1,15 +1,15 @@
 //! Recovery at a start: removes unfinished work of the last process.
 //!
-//! After `Ok` of [`Cas::recover`] every row is live or condemned, and there are no drafts and no
-//! abandoned registrations. After a crash the next start continues. The rows show what was
-//! unfinished, so no blob is opened and blobs without a row are not found: `zorb fsck` finds them.
+//! After `Ok` of [`Store::recover`] every row is live or condemned, and there are no drafts and no
+//! abandoned registrations. After a crash the next start continues. The rows show which work is
+//! unfinished, so no blob is opened. Blobs without a row are not found here, but by `zorb fsck`.
 
-use super::Cas;
+use super::Store;
 use super::error::StoreError;
 use crate::blob::BlobKey;
 use crate::index::XorbState;
 
-/// The cleared items.
+/// Numbers of removed items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Drafts that were never published.
@@ -18,10 +18,10 @@ pub struct Recovered {
     pub rows: usize,
 }
 
-impl Cas {
-    /// Removes drafts and unfinished rows. Only before the first request, since it removes every
-    /// draft. And only while no other process collects garbage of this store, since it deletes
-    /// blobs.
+impl Store {
+    /// Removes drafts and unfinished rows. To be called before the first request, because it
+    /// removes every draft. No other process may collect garbage of this store meanwhile, because
+    /// this also deletes blobs.
     ///
     /// # Errors
     ///
@@ -42,8 +42,8 @@ impl Cas {
         Ok(Recovered { drafts, rows })
     }
 
-    /// Removes drafts and abandons unfinished registrations. Leaves the rows of xorbs to the
-    /// process that deletes blobs now. Only before the first request.
+    /// Removes drafts and abandons unfinished registrations. Does not touch the rows of xorbs,
+    /// because another process may be deleting blobs now. To be called before the first request.
     ///
     /// # Errors
     ///
@@ -54,11 +54,12 @@ impl Cas {
         Ok(Recovered { drafts, rows: 0 })
     }
 
-    /// Abandons unfinished registrations and discards their rows. Only before the first request.
+    /// Abandons unfinished registrations and discards their rows. To be called before the first
+    /// request.
     pub(super) async fn discard_abandoned(&self) -> Result<(), StoreError> {
         self.index.abandon_registrations(None).await?;
         let now = self.clock.now();
-        while self.index.clear_registration(now).await? {}
+        while self.index.sweep_registrations(now).await? {}
         Ok(())
     }
 }

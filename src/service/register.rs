@@ -2,16 +2,17 @@
 //! none (spec 7.3).
 //!
 //! No blob is opened. The shard is compared with the index rows, which were verified when its xorbs
-//! were uploaded:
+//! were uploaded. The comparison proves these statements:
 //!
 //! * The xorbs exist, with these chunks.
 //! * Each term lies within its xorb and has the stated length.
 //! * The client knows the chunk hashes of every term.
 //! * The chunks of all terms hash to the file.
 //!
-//! Hence the invariant: no write token can change what another file reads.
+//! Hence the invariant: no write token can change what readers of another file receive.
 //!
-//! Terms are proven in runs, so that the layouts of a run bound the memory, not the file.
+//! Terms are proven in runs, so that the layouts of one run bound the memory, not the length of the
+//! file.
 
 mod proof;
 
@@ -24,22 +25,23 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 pub(super) use self::proof::FirstChunk;
-use super::Cas;
 use super::access::{Claims, RepoScope};
 use super::contents::{Contents, file_count};
 use super::error::StoreError;
 use super::possession::single_chunks;
 use super::quota::OverQuota;
+use super::{Server, Store};
 use crate::format::shard::{CasInfo, FileInfo, ParseError, Sha256, Shard, parse, write_upload};
 use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use crate::index::{Claim, ClaimState, Registered, Registration, XorbContents};
 use crate::runtime::fair::Tenant;
 
-/// Xorb blocks that are proven at once: as many layouts are in memory, at 41 bytes per chunk.
+/// Xorbs of a shard that are proven at once. Their layouts are in memory, at 41 bytes per chunk.
 const BATCH_COUNT: usize = 64;
 
-/// Stock clients write this where they have not computed a digest, as for the empty file. It claims
-/// nothing: as a claim it would be false, and the second push of the file would be refused.
+/// Stock clients write a digest of zeros if they have not computed one, as for the empty file. It
+/// is not taken as a claim, because the claim would be false, and the next push of the file would
+/// be refused.
 const UNKNOWN_SHA256: Sha256 = Sha256::from_digest([0; 32]);
 
 /// How long a registration may wait for the verification of an older claim that contradicts its
@@ -49,40 +51,40 @@ const CONFLICT_WAIT: Duration = Duration::from_secs(10);
 /// The result of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegisteredShard {
-    /// Whether it has anything that was not registered.
+    /// Whether at least one file was new to its repository.
     pub was_new: bool,
 }
 
-/// Why a shard was refused. None of it was entered then.
+/// Why a shard was refused. Nothing of it was entered.
 #[derive(Debug, Error)]
 pub enum RegisterError {
     /// The bytes are not a shard.
     #[error(transparent)]
     Malformed(#[from] ParseError),
-    /// A xorb that it names does not exist.
+    /// A xorb that the shard names does not exist.
     #[error("xorb {xorb} is not stored")]
     MissingXorb {
-        /// Which xorb.
+        /// The xorb.
         xorb: XorbHash,
     },
-    /// The blob of a xorb that it names is known to be damaged.
+    /// The blob of a xorb that the shard names is known to be damaged.
     #[error("xorb {xorb} is damaged")]
     DamagedXorb {
-        /// Which xorb.
+        /// The xorb.
         xorb: XorbHash,
     },
-    /// Its xorb has other chunks or lengths.
+    /// A xorb of the shard has other chunks or lengths than the shard states.
     #[error("xorb {xorb} has other chunks than the shard states")]
     OtherChunks {
-        /// Which xorb.
+        /// The xorb.
         xorb: XorbHash,
     },
     /// A term names chunks that its xorb does not have, or states another length.
     #[error("term {term} of file {file} does not match chunks {chunks} of xorb {xorb} in length")]
     Term {
-        /// Which file.
+        /// The file.
         file: FileHash,
-        /// Which of its terms, from 0.
+        /// The index of the term in the file, from 0.
         term: usize,
         /// The xorb that it names.
         xorb: XorbHash,
@@ -92,9 +94,9 @@ pub enum RegisterError {
     /// The client did not prove that it knows the chunks of a term.
     #[error("the verification hash of term {term} of file {file} is missing or wrong")]
     NoProof {
-        /// Which file.
+        /// The file.
         file: FileHash,
-        /// Which of its terms, from 0.
+        /// The index of the term in the file, from 0.
         term: usize,
         /// The xorb that it names.
         xorb: XorbHash,
@@ -110,9 +112,9 @@ pub enum RegisterError {
     /// The file is registered with another sha256.
     #[error("file {file} has another sha256")]
     OtherSha256 {
-        /// Which file.
+        /// The file.
         file: FileHash,
-        /// Whether the file was read and has that digest. If not, it will be read soon.
+        /// Whether the file was read and has the other sha256. If not, the file will be read soon.
         is_verified: bool,
     },
     /// The registration would exceed a quota.
@@ -123,48 +125,53 @@ pub enum RegisterError {
     Store(#[from] StoreError),
 }
 
-impl Cas {
+impl Server {
     /// Registers the files of a shard for the holder of these claims; returns when they can be
     /// read.
     ///
     /// # Errors
     ///
     /// See [`RegisterError`].
-    pub async fn register(&self, claims: &Claims, shard: Bytes) -> Result<RegisteredShard, RegisterError> {
+    pub async fn register(self: &Arc<Self>, claims: &Claims, shard: Bytes) -> Result<RegisteredShard, RegisterError> {
         let tenant = claims.tenant();
-        let proves_possession = claims.repo != RepoScope::All;
-        let parsed = self.verify_pool.run_for(tenant, move || parse(&shard)).await?;
-        // Before anything is read or hashed for it: a shard may have half a million files.
+        let must_possess = claims.repo != RepoScope::All;
+        let parsed = self.store.pool.run_for(tenant, move || parse(&shard)).await?;
+        // The quota is checked before anything is read or hashed, because a shard may have half a
+        // million files.
         self.check_quota(&claims.repo, &parsed.files).await?;
-        let read = move || {
-            // Only its files are retained, which their repository is charged for.
+        let prepare = move || {
+            // The record contains only the files, which count towards the quota of the repository,
+            // and not the list of xorbs.
             let Shard { files, xorbs } = parsed;
             let files = Shard { files, xorbs: Vec::new() };
-            let retained = write_upload(&files).expect("a shard that was parsed can be written");
+            let recorded = write_upload(&files).expect("a shard that was parsed can be written");
             let parsed = Shard { xorbs, ..files };
             let terms = parsed.files.iter().flat_map(|file| &file.terms);
             let named = distinct(terms.clone().map(|term| term.xorb), &parsed.xorbs);
-            let single = if proves_possession { single_chunks(terms, &parsed.xorbs) } else { HashSet::new() };
-            (parsed, (named, single), Bytes::from(retained))
+            let single = if must_possess { single_chunks(terms, &parsed.xorbs) } else { HashSet::new() };
+            (parsed, (named, single), Bytes::from(recorded))
         };
-        let (Shard { files, xorbs }, (named, single), retained) = self.verify_pool.run_for(tenant, read).await;
+        let (Shard { files, xorbs }, (named, single), recorded) = self.store.pool.run_for(tenant, prepare).await;
         let domain = domain(&claims.repo);
-        // Before anything that it states of its xorbs is compared with their rows.
-        self.prove_possession(single, &domain).await?;
+        // Possession is proven before the shard's statements about xorbs are compared with their
+        // rows, so that errors tell nothing about xorbs of others.
+        self.store.prove_possession(single, &domain).await?;
         let mut registration = Registration {
             repo: claims.repo.to_string(),
             files: Vec::with_capacity(files.len()),
             xorbs: named,
             dedup: Vec::new(),
-            now: self.clock.now(),
+            now: self.store.clock.now(),
             allowance: self.quotas.allowance(&claims.repo),
         };
-        if let Err(error) = self.prove_shard(tenant, files, xorbs, &mut registration).await {
-            return Err(if proves_possession { self.veiled(error, &domain).await? } else { error });
+        if let Err(error) = self.store.prove_shard(tenant, files, xorbs, &mut registration).await {
+            return Err(if must_possess { self.store.hide_foreign_xorbs(error, &domain).await? } else { error });
         }
-        self.enter(tenant, registration, &domain, retained).await
+        self.enter(tenant, registration, &domain, recorded).await
     }
+}
 
+impl Store {
     /// Proves the xorbs and files of a shard, and enters them into the registration.
     async fn prove_shard(
         &self,
@@ -178,7 +185,7 @@ impl Cas {
             let batch = xorbs.by_ref().take(BATCH_COUNT).collect();
             registration.dedup.extend(self.prove_xorbs(tenant, batch).await?);
         }
-        // Small files share xorbs: rows that were read are not read again for each.
+        // Small files share xorbs: `contents` caches the rows across batches.
         let mut contents = Contents::default();
         let mut files = files.into_iter();
         while files.len() > 0 {
@@ -191,19 +198,21 @@ impl Cas {
                 registration.dedup.extend(first);
             }
         }
-        // In the order of their index: in that of the files each would touch a page of its own.
+        // Write the chunks in the order of the dedup table. In file order, each row would touch
+        // another page of the table.
         let is_short = registration.is_short();
         let mut dedup = std::mem::take(&mut registration.dedup);
         let sort = move || {
             dedup.sort_unstable_by_key(|(chunk, _)| *chunk.as_bytes());
             dedup
         };
-        // A few are sorted in less time than it takes to wake a worker.
-        registration.dedup = if is_short { sort() } else { self.verify_pool.run_for(tenant, sort).await };
+        // A few chunks are sorted in less time than it takes to wake a worker.
+        registration.dedup = if is_short { sort() } else { self.pool.run_for(tenant, sort).await };
         Ok(())
     }
 
-    /// Compares these xorbs of a shard with their rows; returns their chunks that dedup may find.
+    /// Compares these xorbs of a shard with their rows. Returns the chunks of them that dedup may
+    /// find.
     pub(super) async fn prove_xorbs(
         &self,
         tenant: Tenant,
@@ -211,13 +220,15 @@ impl Cas {
     ) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
         let contents = self.whole_contents(xorbs.iter().map(|xorb| xorb.hash)).await?;
         let prove = move || xorbs.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
-        Ok(self.verify_pool.run_for(tenant, prove).await?.into_iter().flatten().collect())
+        Ok(self.pool.run_for(tenant, prove).await?.into_iter().flatten().collect())
     }
+}
 
-    /// Enters what was proven. The first claim of a sha256 may be a lie, so the file is read before
-    /// a later claim is refused.
+impl Server {
+    /// Enters a proven registration into the index. The first claim of a sha256 may be a lie, so
+    /// the file is read before a later claim is refused.
     async fn enter(
-        &self,
+        self: &Arc<Self>,
         tenant: Tenant,
         registration: Registration,
         domain: &str,
@@ -229,10 +240,10 @@ impl Cas {
                 Registered::New => return Ok(RegisteredShard { was_new: true }),
                 Registered::Added | Registered::Known => return Ok(RegisteredShard { was_new: false }),
                 Registered::MissingXorb(xorb) => return Err(RegisterError::MissingXorb { xorb }),
-                // Acknowledging an unreadable file would be a lie.
+                // Success would acknowledge a file that cannot be read.
                 Registered::DamagedXorb(xorb) => return Err(RegisterError::DamagedXorb { xorb }),
                 Registered::OverQuota(excess) => {
-                    self.metrics.quota_refused.inc();
+                    self.store.metrics.quota_refused.inc();
                     return Err(RegisterError::OverQuota(OverQuota::new(
                         &registration.repo,
                         &registration.allowance,
@@ -245,16 +256,17 @@ impl Cas {
                 }
             };
             match self.settle_before(Claim { file, sha256 }, deadline).await {
+                // The older claim was false and no longer counts, so try again.
                 Some(ClaimState::False { .. }) => {}
                 settled => return Err(RegisterError::OtherSha256 { file, is_verified: settled.is_some() }),
             }
         }
     }
 
-    /// Writes the record and the transactions of the index, in a task that a disconnect does not
-    /// interrupt.
+    /// Appends the record and writes the index, in a task that continues when the client
+    /// disconnects.
     async fn enter_once(
-        &self,
+        self: &Arc<Self>,
         tenant: Tenant,
         registration: &Arc<Registration>,
         domain: String,
@@ -263,16 +275,17 @@ impl Cas {
         let registration = Arc::clone(registration);
         let permit = match registration.is_short() {
             true => None,
-            false => Some(self.long_registrations.enter(tenant, 1).await?),
+            false => Some(self.permits.long_registrations.enter(tenant, 1).await?),
         };
-        self.uninterrupted(|cas| async move {
-            // Moved into the task, since a disconnect does not end the work.
+        let server = Arc::clone(self);
+        self.uninterrupted(async move {
+            // The permit is moved into the task, because a disconnect does not end the work.
             let _permit = permit;
-            let appended = cas.append_registration(&registration, domain, shard).await?;
-            let registered = cas.write_registration(tenant, &registration, Some(appended.number())).await;
+            let appended = server.store.append_registration(&registration, domain, shard).await?;
+            let registered = server.write_registration(tenant, &registration, Some(appended.number())).await;
             if registration.files.iter().any(|file| file.sha256.is_some()) {
-                // Also after an error: the transaction may have been committed.
-                cas.unsettled.notify();
+                // Notify also after an error, because the transaction may have been committed.
+                server.unsettled.notify();
             }
             match &registered {
                 Ok(Registered::New | Registered::Added) | Err(_) => appended.retain(),
@@ -290,24 +303,24 @@ impl Cas {
     }
 }
 
-/// The dedup scope of uploads with these claims: all repositories of one owner, which is the
-/// repository's name before its last slash.
+/// The dedup scope of uploads with these claims: the owner of the repository.
 pub(super) fn domain(repo: &RepoScope) -> String {
     repo.owner().to_owned()
 }
 
-/// The scope within which these claims may learn of stored data; `None` for tokens of all
-/// repositories, which have no limit.
+/// The scope within which these claims may learn of stored data. `None` means no limit, because the
+/// token is for all repositories.
 pub(super) fn dedup_scope(repo: &RepoScope) -> Option<String> {
     (*repo != RepoScope::All).then(|| domain(repo))
 }
 
+/// The xorbs of these terms, then the listed xorbs, each once.
 pub(super) fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<XorbHash> {
     let mut seen = HashSet::new();
     terms.chain(xorbs.iter().map(|xorb| xorb.hash)).filter(|hash| seen.insert(*hash)).collect()
 }
 
-/// Compares a xorb of a shard with its row; returns its chunks that dedup may find.
+/// Compares a xorb of a shard with its row. Returns the chunks of it that dedup may find.
 fn prove_xorb(
     claimed: &CasInfo,
     contents: &HashMap<XorbHash, XorbContents>,

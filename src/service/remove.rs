@@ -1,21 +1,23 @@
 //! Removal of files, by the repositories that registered them or by the operator.
 //!
-//! After `Ok` the claims are removed, durably, and with the last one the file: no reader finds it.
-//! Only the rows of its xorbs change, so running downloads complete. Xorbs that no other file needs
-//! are garbage from then on. The references of a large file are deleted in steps after that. A
-//! crash leaves them until a garbage collection clears them up. Until then their xorbs stay, and
-//! repositories are charged for them.
+//! After `Ok` the removal of the claims is durable. With the last claim the file is removed: no
+//! reader finds it. Running downloads complete, since no xorb is deleted here. Xorbs that no other
+//! file needs are garbage from then on. The references of a large file are deleted in later steps,
+//! and after a crash by GC. Until then its xorbs are not garbage, and repositories are charged for
+//! them.
+
+use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::Cas;
 use super::access::{Claims, RepoScope, Scope};
 use super::error::StoreError;
+use super::{Server, Store};
 use crate::format::FileHash;
 use crate::index::RemovedClaims;
 use crate::runtime::telemetry::chain;
 
-/// Steps of clearing up before the response: most files need no more.
+/// Maximum number of clean-up steps before the response. Most files need no more.
 const STEP_COUNT: usize = 4;
 
 /// The result of a removal.
@@ -23,18 +25,18 @@ const STEP_COUNT: usize = 4;
 pub struct RemovedFile {
     /// The repositories whose claims were removed; `*` for tokens of all repositories.
     pub repos: Vec<String>,
-    /// Whether the file no longer exists, as far as these claims may know: a token of one
-    /// repository is not told of others.
+    /// Whether the file no longer exists. A token of one repository always sees true: it must not
+    /// learn whether other repositories have the file.
     pub is_file_removed: bool,
 }
 
 /// Why a file was not removed.
 #[derive(Debug, Error)]
 pub enum RemoveError {
-    /// No repository that this is about has such a file.
+    /// None of the repositories in question has this file.
     #[error("file not found")]
     NotFound,
-    /// These claims are about another repository.
+    /// The token is for another repository.
     #[error("the claim belongs to another repository")]
     Foreign,
     /// The store failed.
@@ -42,9 +44,10 @@ pub enum RemoveError {
     Store(#[from] StoreError),
 }
 
-impl Cas {
-    /// Removes a claim to a file: that of this repository, or of the claims' own. For the operator,
-    /// whose claims cover all repositories, these are all claims to the file.
+impl Server {
+    /// Removes the claim of one repository to a file: of `repo`, or without `repo` of the
+    /// repository of the token. If an operator, whose token is for all repositories, names no
+    /// `repo`, all claims to the file are removed.
     ///
     /// # Errors
     ///
@@ -61,20 +64,26 @@ impl Cas {
             (own, ..) => Some(own.clone()),
         };
         let repo = repo.map(|repo| repo.to_string());
-        let removed = self.uninterrupted(|cas| async move { cas.remove_claims(file, repo).await }).await?;
+        let store = Arc::clone(&self.store);
+        let removed = self.uninterrupted(async move { store.remove_claims(file, repo).await }).await?;
         if removed.repos.is_empty() && !removed.is_file_removed {
             return Err(RemoveError::NotFound);
         }
         let is_file_removed = removed.is_file_removed || claims.repo != RepoScope::All;
         Ok(RemovedFile { repos: removed.repos, is_file_removed })
     }
+}
 
+impl Store {
+    /// Removes the claim of this repository, or all claims. Then deletes rows of removed files, but
+    /// only a few steps of them.
     async fn remove_claims(&self, file: FileHash, repo: Option<String>) -> Result<RemovedClaims, StoreError> {
         let appended = self.append_removal(file, repo.clone()).await?;
         let removed = self.index.remove_claims_of(file, repo, self.clock.now(), Some(appended.number())).await;
         match &removed {
             Ok(removed) if removed.repos.is_empty() && !removed.is_file_removed => appended.roll_back().await,
-            // Also after an error: the transaction may have been committed.
+            // Also after an error the record stays, because the transaction may have been
+            // committed.
             Ok(_) | Err(_) => appended.retain(),
         }
         let removed = removed?;

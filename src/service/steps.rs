@@ -2,22 +2,23 @@
 //!
 //! Other writers run between two steps, and the steps of long registrations alternate between
 //! tenants. Readers see the change when the last step is published. A registration that is refused
-//! or fails is abandoned. Its rows are discarded before the response, or else by the next sweep or
-//! start.
+//! or fails is abandoned. Its rows are discarded before the response. If that fails, the next sweep
+//! or start discards them.
 
 use std::sync::Arc;
 
-use super::Cas;
 use super::error::StoreError;
-use crate::index::{Begun, Cursor, IndexError, Registered, Registration};
-use crate::runtime::fair::Tenant;
+use super::{Server, Store};
+use crate::index::{Cursor, IndexError, OpenRegistration, Registered, Registration};
+use crate::runtime::fair::{FairGate, Tenant};
 use crate::runtime::telemetry::chain;
 
 /// Dedup chunks that are written in one transaction.
 const DEDUP_STEP_COUNT: usize = if cfg!(test) { 2 } else { 512 };
 
-impl Cas {
-    /// Writes a registration, whose files the caller has locked.
+impl Server {
+    /// Writes a registration, whose files the caller has locked, and adds its dedup chunks to the
+    /// filter in memory.
     ///
     /// # Errors
     ///
@@ -28,79 +29,108 @@ impl Cas {
         registration: &Arc<Registration>,
         record: Option<u64>,
     ) -> Result<Registered, StoreError> {
-        let (chunks, whole) = (Arc::clone(&self.asked_chunks), Arc::clone(registration));
+        let (chunks, whole) = (Arc::clone(&self.dedup_filter), Arc::clone(registration));
         let insert = move || chunks.insert(whole.dedup.iter().map(|(chunk, _)| chunk));
-        // The chunks are inserted also after an error: the transaction may have been committed.
+        let steps = &self.permits.write_steps;
+        let registered = self.store.write_registration(steps, tenant, registration, record).await;
+        // The chunks are inserted also after an error, because the transaction may have been
+        // committed.
         if registration.is_short() {
-            let registered = self.index.register_of(registration, record).await;
             insert();
-            return registered.map_err(StoreError::from);
+        } else {
+            self.store.pool.run_for(tenant, insert).await;
         }
-        let registered = self.write_long(tenant, registration, record).await;
-        self.verify_pool.run_for(tenant, insert).await;
         registered
     }
+}
 
+impl Store {
+    /// Writes a registration, whose files the caller has locked. Each step of a long registration
+    /// takes a permit of the gate `steps`.
+    ///
+    /// # Errors
+    ///
+    /// The index failed. The registration is visible as a whole or never.
+    pub(super) async fn write_registration(
+        &self,
+        steps: &FairGate,
+        tenant: Tenant,
+        registration: &Arc<Registration>,
+        record: Option<u64>,
+    ) -> Result<Registered, StoreError> {
+        if registration.is_short() {
+            return Ok(self.index.register_of(registration, record).await?);
+        }
+        self.write_long(steps, tenant, registration, record).await
+    }
+
+    /// Writes a long registration, and abandons it if it is refused or fails.
     async fn write_long(
         &self,
+        steps: &FairGate,
         tenant: Tenant,
         registration: &Arc<Registration>,
         record: Option<u64>,
     ) -> Result<Registered, StoreError> {
         let whole = Arc::clone(registration);
-        let start = self.verify_pool.run_for(tenant, move || Cursor::start(&whole)).await;
+        let start = self.pool.run_for(tenant, move || Cursor::start(&whole)).await;
         let begun = {
-            let _permit = self.write_steps.wait(tenant, 1).await;
+            let _permit = steps.wait(tenant, 1).await;
             self.index.begin_registration(registration).await?
         };
-        let registered = self.write_in_steps(tenant, begun, registration, start, record).await;
+        let registered = self.write_in_steps((steps, tenant), begun, registration, start, record).await;
         if !matches!(registered, Ok(Registered::New | Registered::Added)) {
-            // A registration that was published despite an error stays published.
+            // If the publication was committed although it returned an error, the registration
+            // stays published.
             if let Err(error) = self.index.abandon_registrations(Some(begun.id)).await {
                 tracing::warn!(error = %chain(&error), "could not abandon a registration; the next start will");
             }
         }
-        if let Err(error) = self.clear_registrations(tenant).await {
+        if let Err(error) = self.clear_registrations(steps, tenant).await {
             tracing::warn!(error = %chain(&error), "could not clear up after a registration; the next sweep will");
         }
         Ok(registered?)
     }
 
+    /// Writes all steps, and publishes the registration if it adds anything.
     async fn write_in_steps(
         &self,
-        tenant: Tenant,
-        begun: Begun,
+        (steps, tenant): (&FairGate, Tenant),
+        begun: OpenRegistration,
         registration: &Registration,
         start: Cursor,
         record: Option<u64>,
     ) -> Result<Registered, IndexError> {
         let (mut outcome, mut next) = (Registered::Known, Some(start));
         while let Some(from) = next {
-            let _permit = self.write_steps.wait(tenant, 1).await;
-            let entered = self.index.enter_files(begun, registration, from).await?;
+            let _permit = steps.wait(tenant, 1).await;
+            let entered = self.index.write_step(begun, registration, from).await?;
             next = entered.next;
+            // The outcome of all steps is the strongest one: `New`, then `Added`, then `Known`.
             outcome = match (outcome, entered.outcome) {
                 (outcome, Registered::Known) | (outcome @ Registered::New, Registered::Added) => outcome,
-                (_, told @ (Registered::New | Registered::Added)) => told,
+                (_, stronger @ (Registered::New | Registered::Added)) => stronger,
                 (_, refused) => return Ok(refused),
             };
         }
         if outcome != Registered::Known {
             self.index.publish_registration(begun, record).await?;
         }
-        // Dedup rows belong to xorbs, not to files. After a crash the client registers again, and
-        // missing rows are written then.
+        // Dedup rows belong to xorbs, not to files, so they are written after the publication. If a
+        // crash prevents this, the next registration of these xorbs writes them.
         for from in (0..registration.dedup.len()).step_by(DEDUP_STEP_COUNT) {
-            let _permit = self.write_steps.wait(tenant, 1).await;
-            self.index.enter_dedup(registration, from, DEDUP_STEP_COUNT).await?;
+            let _permit = steps.wait(tenant, 1).await;
+            self.index.write_dedup_step(registration, from, DEDUP_STEP_COUNT).await?;
         }
         Ok(outcome)
     }
 
-    async fn clear_registrations(&self, tenant: Tenant) -> Result<(), IndexError> {
+    /// Discards, step by step, the rows of abandoned registrations and other leftovers of
+    /// registrations.
+    async fn clear_registrations(&self, steps: &FairGate, tenant: Tenant) -> Result<(), IndexError> {
         loop {
-            let _permit = self.write_steps.wait(tenant, 1).await;
-            if !self.index.clear_registration(self.clock.now()).await? {
+            let _permit = steps.wait(tenant, 1).await;
+            if !self.index.sweep_registrations(self.clock.now()).await? {
                 return Ok(());
             }
         }

@@ -1,16 +1,18 @@
-//! Uploads: bytes and a claimed hash become a stored xorb, or leave nothing.
+//! Uploads: bytes and a claimed hash become a stored xorb, or nothing is stored.
 //!
-//! The body streams. The receiving task collects pieces into a batch. Meanwhile a worker verifies
-//! the previous batch and writes it to a draft, then takes the next one if that is ready. Of the
-//! body, memory holds these two batches and the frame that straddles them.
+//! The body is never in memory as a whole. The receiving task collects pieces into a batch.
+//! Meanwhile a worker verifies the previous batch and writes it to a draft, then takes the next
+//! batch if that is ready. So an upload has in memory two batches, and the frame that straddles
+//! them.
 //!
 //! Order of effects, after the last byte was verified and the hash compared: row staged → blob
-//! durable → row live → response. Whatever step the process dies at, a reader sees the xorb only if
-//! its row is live, and then its blob is durable. A draft may be left, or a staged row with or
-//! without a blob; the next start removes them.
+//! durable → row live → response. Whenever the process dies, a reader sees the xorb only if its row
+//! is live, and then its blob is durable. A crash may leave a draft, or a staged row with or
+//! without a blob. The next start removes them.
 //!
-//! From the staging on, the work is a task of its own and completes even when the client
-//! disconnects. Otherwise the lock would be released while the file is still being renamed.
+//! The work from the staging on is a task that completes even when the client disconnects. If it
+//! were dropped with the request, the publish lock would be released while the file is still being
+//! renamed.
 
 mod batch;
 mod copy;
@@ -33,34 +35,35 @@ use self::batch::Inbox;
 pub(super) use self::copy::{CopyError, Copying, Run};
 use self::draft_slot::DraftSlot;
 pub(super) use self::publish_lock::PublishLocks;
-use super::Cas;
 use super::access::Claims;
 use super::error::UploadError;
 use super::heal::max_worth;
 use super::register::domain;
+use super::{Server, Store};
 use crate::format::limits::MAX_FOOTER_LEN;
 use crate::format::xorb::{VerifiedXorb, Verifier};
 use crate::format::{Crc64, XorbHash};
 use crate::index::Ticket;
 use crate::runtime::fair::Tenant;
 
-/// Bytes at which a batch goes to a worker: hashing it takes much longer than the hop, and a
-/// hundred uploads take little memory. At most twice as many are collected while the worker is
-/// busy; then the client has to wait.
+/// Bytes at which a batch goes to a worker. Hashing this number of bytes takes much longer than the
+/// switch to the worker, and the batches of a hundred uploads take little memory. While the worker
+/// is busy, up to twice as many bytes are collected; then the client has to wait.
 const BATCH_LEN: usize = 128 << 10;
 
-/// The same while there are few uploads: fewer hops for each byte. With a hundred uploads the
-/// memory would be four times as much.
+/// The same length while there are few uploads, which saves context switches. With a hundred
+/// uploads, batches of this length would take four times the memory.
 const LARGE_BATCH_LEN: usize = 512 << 10;
 
-/// Uploads that count as few: of many that begin at once, so many begin with a long batch.
+/// Up to this number of uploads, `LARGE_BATCH_LEN` applies. The number of uploads is read anew for
+/// each batch.
 const FEW_UPLOADS: u64 = 8;
 
-/// Time after which a worker with more work for an upload yields to waiting work. Continuing
-/// without a break saves two context switches for each batch.
+/// A worker that continues with further batches of an upload yields to waiting work after this
+/// time. Continuing without a break saves two context switches for each batch.
 const MAX_SLICE: Duration = Duration::from_millis(2);
 
-/// How long a client waits until a deletion is over.
+/// How long a client is told to wait when the xorb is being deleted.
 const DELETION_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// A request to store a xorb.
@@ -68,7 +71,7 @@ const DELETION_RETRY_AFTER: Duration = Duration::from_secs(5);
 pub struct Upload<'a, S> {
     /// The uploader's claims.
     pub claims: &'a Claims,
-    /// The hash that the client says it has.
+    /// The hash that the client claims.
     pub claimed: XorbHash,
     /// Bytes of the body, footer included, at most.
     pub max_len: u64,
@@ -99,7 +102,7 @@ impl From<BodyError> for UploadError {
 /// A stored xorb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uploaded {
-    /// Which one.
+    /// Its hash.
     pub hash: XorbHash,
     /// Whether the blob of this upload is stored now, as a new one or in place of a longer one.
     /// Otherwise the earlier blob stays.
@@ -125,7 +128,7 @@ pub(super) struct Expected {
     pub(super) granted: Option<Sum>,
 }
 
-/// A body as a whole, footer included.
+/// The length and the checksum of a whole body, footer included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) len: u64,
@@ -157,11 +160,11 @@ pub(super) enum Staged {
         /// Bytes of its blob.
         serialized_len: u64,
     },
-    /// A damaged blob, whose row is claimed under this ticket.
+    /// Stored, but its blob is damaged: its row is claimed under this ticket.
     Damaged(Ticket),
 }
 
-impl Cas {
+impl Server {
     /// Receives an upload; returns when the xorb is durable and readable.
     ///
     /// # Errors
@@ -175,7 +178,7 @@ impl Cas {
         self.upload_for(tenant, upload).await
     }
 
-    /// The same where the tenant differs from that of the claims.
+    /// As [`upload`](Self::upload), for a tenant that differs from that of the claims.
     ///
     /// # Errors
     ///
@@ -188,28 +191,29 @@ impl Cas {
         let expected = Expected { tenant, hash: claimed, max_len, declared_len, granted: None };
         expected.check_len(declared_len)?;
         let slot = self.upload_slot(tenant, declared_len.unwrap_or(max_len))?;
-        self.check_headroom(declared_len.unwrap_or(0)).await?;
+        self.store.check_headroom(declared_len.unwrap_or(0)).await?;
         let body = slot.body().counted(body);
         let verified = slot.body().unless_cut(self.verify(expected, body)).await?;
         let domain = domain(&claims.repo);
-        self.uninterrupted(|cas| async move { cas.publish(verified, domain).await }).await
+        let store = Arc::clone(&self.store);
+        self.uninterrupted(async move { store.publish(verified, domain).await }).await
     }
 
-    /// Receives and verifies a body. None of it is visible, and dropping the result removes it all.
+    /// Receives and verifies a body. Readers see none of it. Dropping the result removes the draft.
     pub(super) async fn verify<S>(&self, expected: Expected, body: S) -> Result<Verified, UploadError>
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
-        // The body of a stored xorb is verified, too, but need not be written, unless it may be
-        // much shorter.
-        let stored = self.find(expected.hash).await?.filter(|xorb| !xorb.is_damaged());
+        // The body of a stored xorb is verified, too. But it is written to a draft only if it may
+        // be much shorter than the stored blob.
+        let stored = self.store.find(expected.hash).await?.filter(|xorb| !xorb.is_damaged());
         let max_draft_len = stored.map_or(u64::MAX, |xorb| {
             let max_len = max_worth(xorb.layout().serialized_len());
             let may_be_worth = expected.declared_len.is_some_and(|len| len <= max_len.saturating_add(MAX_FOOTER_LEN));
             if may_be_worth { max_len } else { 0 }
         });
-        let ingest = self.receive(Ingest::new(self, &expected, max_draft_len), body).await?;
-        let (verified, sum) = self.verify_pool.run_for(expected.tenant, move || ingest.finish()).await?;
+        let ingest = self.receive(Ingest::new(&self.store, &expected, max_draft_len), body).await?;
+        let (verified, sum) = self.store.pool.run_for(expected.tenant, move || ingest.finish()).await?;
         let (claimed, actual) = (expected.hash, verified.xorb.hash());
         let refused = match expected.granted {
             _ if actual != claimed => UploadError::HashMismatch { claimed, actual },
@@ -220,11 +224,12 @@ impl Cas {
         Err(refused)
     }
 
-    /// Reads the body to its end; one batch is verified while the next one arrives.
+    /// Receives the whole body. A worker verifies one batch while the next one arrives.
     async fn receive<S>(&self, ingest: Ingest, mut body: S) -> Result<Ingest, UploadError>
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
+        // Either `idle` has the ingest, or a worker has it and `running` will return it.
         let (mut idle, mut running) = (Some(ingest), None);
         let (inbox, mut ended) = (Arc::new(Inbox::default()), false);
         let mut batch_len = self.batch_len();
@@ -249,7 +254,7 @@ impl Cas {
                     batch_len = self.batch_len();
                     let (tenant, inbox) = (ingest.tenant, Arc::clone(&inbox));
                     let work = move || ingest.take_from(&inbox, batch_len);
-                    running = Some(self.verify_pool.start_for(tenant, work).await);
+                    running = Some(self.store.pool.start_for(tenant, work).await);
                 }
                 Some(ingest) if ended => return Ok(ingest),
                 other => idle = other,
@@ -258,18 +263,16 @@ impl Cas {
     }
 
     fn batch_len(&self) -> usize {
-        if self.admission.count() <= FEW_UPLOADS { LARGE_BATCH_LEN } else { BATCH_LEN }
+        if self.permits.admission.count() <= FEW_UPLOADS { LARGE_BATCH_LEN } else { BATCH_LEN }
     }
 
-    /// Runs this in a task that completes even when the client disconnects.
-    pub(super) async fn uninterrupted<T, F, W>(&self, work: W) -> T
+    /// Runs `work` in a task that completes even when the client disconnects.
+    pub(super) async fn uninterrupted<T, F>(&self, work: F) -> T
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
-        W: FnOnce(Self) -> F,
     {
         let (respond, response) = oneshot::channel();
-        let work = work(self.clone());
         self.publishing.spawn(async move {
             if respond.send(work.await).is_err() {
                 tracing::debug!("the client disconnected before the response");
@@ -291,55 +294,56 @@ impl Expected {
 }
 
 impl Verified {
-    /// Its chunks, which determine its memory.
+    /// The number of its chunks, which determines its memory.
     pub(super) fn chunk_count(&self) -> u32 {
         self.xorb.layout().chunk_count()
     }
 
-    /// Removes the draft, and waits for that.
+    /// Removes the draft, and returns when that is done.
     pub(super) async fn discard(self) {
         self.draft.discard().await;
     }
 }
 
-/// An upload between two batches: the verified part, and its draft.
+/// The state of an upload between two batches.
 struct Ingest {
-    cas: Cas,
+    store: Arc<Store>,
     tenant: Tenant,
     verifier: Verifier,
     crc64: Crc64,
-    /// Of the body as received, where a grant states its sum.
+    /// Length and CRC of the body as received; only where a grant states them.
     body: Option<(u64, Crc64)>,
     draft: DraftSlot,
+    /// How long workers have been busy with this upload.
     busy: Duration,
 }
 
 impl Ingest {
-    fn new(cas: &Cas, expected: &Expected, max_draft_len: u64) -> Self {
+    fn new(store: &Arc<Store>, expected: &Expected, max_draft_len: u64) -> Self {
         Self {
-            cas: cas.clone(),
+            store: Arc::clone(store),
             tenant: expected.tenant,
             verifier: Verifier::for_upload(expected.max_len),
             crc64: Crc64::new(),
             body: expected.granted.map(|_| (0, Crc64::new())),
-            draft: DraftSlot::limited(cas.verify_pool.clone(), max_draft_len),
+            draft: DraftSlot::limited(store.pool.clone(), max_draft_len),
             busy: Duration::ZERO,
         }
     }
 
-    /// Takes the received pieces, and later ones as long as they are a whole batch each time.
-    /// Blocks.
+    /// Verifies the received pieces, then further ones as long as a whole batch is ready. Blocks.
     fn take_from(mut self, inbox: &Inbox, batch_len: usize) -> Result<Self, UploadError> {
         let begin = Instant::now();
         let mut min_len = 1;
         while let Some(pieces) = inbox.take(min_len) {
             self.take(pieces)?;
-            if begin.elapsed() >= MAX_SLICE && self.cas.verify_pool.is_awaited() {
+            if begin.elapsed() >= MAX_SLICE && self.store.pool.is_awaited() {
                 break;
             }
             min_len = batch_len;
         }
-        // Many uploads wait for their client or a permit, but few decompress at a time.
+        // Most uploads now wait for their client or a permit, and meanwhile need no buffer for
+        // decompression.
         self.verifier.release_scratch();
         self.busy += begin.elapsed();
         Ok(self)
@@ -355,17 +359,17 @@ impl Ingest {
             let mut rest = &piece[..];
             while let Some(frame) = self.verifier.next_frame(&mut rest)? {
                 self.crc64.update(frame);
-                self.draft.write(self.cas.blobs.as_ref(), frame)?;
+                self.draft.write(self.store.blobs.as_ref(), frame)?;
             }
         }
         Ok(())
     }
 
-    /// Ends the verification. Blocks.
+    /// Completes the verification. Blocks.
     fn finish(mut self) -> Result<(Verified, Option<Sum>), UploadError> {
         let xorb = self.verifier.finish()?;
         self.draft.flush()?;
-        self.cas.metrics.verify_seconds.observe(self.busy.as_secs_f64());
+        self.store.metrics.verify_seconds.observe(self.busy.as_secs_f64());
         let sum = self.body.map(|(len, crc64)| Sum { len, crc64nvme: crc64.value() });
         Ok((Verified { tenant: self.tenant, xorb, crc64: self.crc64.value(), draft: self.draft }, sum))
     }

@@ -1,8 +1,8 @@
-//! Verifies a stored xorb: reads its blob to the end and checks that it is the xorb.
+//! Verifies a stored xorb: reads its blob to the end and checks that the bytes are the xorb.
 //!
-//! Damage of a blob: its bytes are not the xorb's, it is missing, or the disk cannot read it. Other
-//! failures (no descriptors, no permission, no directory) say nothing about the blob, and are
-//! errors.
+//! A blob is damaged if it is missing, if its bytes are not the xorb, or if the disk cannot read
+//! it. Other failures (no descriptors, no permission, no directory) say nothing about the blob, and
+//! are errors.
 
 use std::error::Error as StdError;
 use std::io;
@@ -25,10 +25,10 @@ use crate::runtime::blocking::Pool;
 /// The damage of a blob.
 #[derive(Debug, Error)]
 pub enum Damage {
-    /// It is not there.
+    /// It does not exist.
     #[error("its blob is missing")]
     Missing,
-    /// It is shorter or longer than the row says, and no xorb either.
+    /// Its length is wrong, and its bytes are not the xorb in another serialization either.
     #[error("its blob has {actual} bytes, not {expected}")]
     Length {
         /// Bytes that it should have.
@@ -36,13 +36,13 @@ pub enum Damage {
         /// Bytes that it has.
         actual: u64,
     },
-    /// Its bytes are not the stored ones, and no xorb either.
+    /// Its bytes are not a xorb.
     #[error("its blob is not a valid xorb")]
     Invalid(#[source] XorbError),
     /// Its bytes are another xorb.
     #[error("its blob is xorb {actual}")]
     OtherXorb {
-        /// Which one.
+        /// The hash of the other xorb.
         actual: XorbHash,
     },
     /// The disk cannot read it.
@@ -53,13 +53,13 @@ pub enum Damage {
 /// The result of a verification.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// The xorb, in whatever serialization.
+    /// The blob is the xorb, perhaps in another serialization than the row describes.
     Sound(Proven),
-    /// Not the xorb.
+    /// The blob is not the xorb.
     Damaged(Damage),
 }
 
-/// A blob that is the xorb that it should be.
+/// A blob that was verified to be its xorb.
 #[derive(Debug)]
 pub(super) struct Proven {
     xorb: VerifiedXorb,
@@ -68,7 +68,8 @@ pub(super) struct Proven {
 }
 
 impl Proven {
-    /// Whether the index describes this blob. With any other row, readers would get wrong bytes.
+    /// Whether the row and the chunk hashes in the index describe this blob. If they do not,
+    /// readers would get wrong bytes.
     pub(super) async fn is_described(&self, index: &dyn Index, seen: &XorbHealth) -> Result<bool, IndexError> {
         if self.crc64 != seen.crc64 || self.xorb.layout().serialized_len() != seen.serialized_len {
             return Ok(false);
@@ -85,7 +86,7 @@ impl Proven {
         self.xorb.layout().serialized_len()
     }
 
-    /// The row of this blob.
+    /// A row that describes this blob.
     pub(super) fn into_row(self) -> NewXorb {
         let crc64 = self.crc64;
         let (hash, layout, chunk_hashes, schemes) = self.xorb.into_parts();
@@ -98,7 +99,7 @@ pub(super) const fn key(seen: &XorbHealth) -> BlobKey {
     BlobKey::new(seen.hash, seen.incarnation)
 }
 
-/// A row that does not parse describes nothing.
+/// Turns a row that cannot be parsed into `None`, because such a row describes no blob.
 fn tolerate<T>(found: Result<Option<T>, IndexError>) -> Result<Option<T>, IndexError> {
     match found {
         Err(error) if error.kind == IndexErrorKind::Inconsistent => Ok(None),
@@ -106,7 +107,7 @@ fn tolerate<T>(found: Result<Option<T>, IndexError>) -> Result<Option<T>, IndexE
     }
 }
 
-/// Limits reading to so many bytes per second.
+/// Limits the rate at which blobs are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     bytes_per_sec: Option<u64>,
@@ -117,17 +118,17 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// `None` for no limit.
+    /// A pace of at most this rate; `None` for no limit.
     pub(super) fn new(bytes_per_sec: Option<u64>) -> Self {
         Self { bytes_per_sec: bytes_per_sec.map(|rate| rate.max(1)), next: Instant::now(), read_len: 0 }
     }
 
-    /// Bytes that were read with it.
+    /// Bytes that were read so far.
     pub(super) const fn read_len(&self) -> u64 {
         self.read_len
     }
 
-    /// Counts bytes, and waits until as many may have been read. Unused time is not credited.
+    /// Counts bytes, and waits until the limit allows more. Unused time is not credited.
     async fn spend(&mut self, len: u64) {
         self.read_len = self.read_len.saturating_add(len);
         let Some(rate) = self.bytes_per_sec else { return };
@@ -141,12 +142,12 @@ impl Pace {
 #[derive(Clone, Debug)]
 pub(super) struct BlobVerifier {
     pub(super) blobs: Arc<dyn BlobStore>,
-    /// Where they are verified.
+    /// The workers that verify the bytes.
     pub(super) pool: Pool,
 }
 
 impl BlobVerifier {
-    /// Bytes of a blob, or its damage.
+    /// The length of a blob in bytes, or its damage.
     pub(super) async fn len(&self, key: BlobKey) -> Result<Result<u64, Damage>, StoreError> {
         let len = self.blobs.head(key).await;
         Ok(self.blame(len).await?.and_then(|len| len.ok_or(Damage::Missing)))
@@ -157,8 +158,8 @@ impl BlobVerifier {
         match result {
             Ok(value) => Ok(Ok(value)),
             Err(error) if is_of_blob(&error) => {
-                // A disk that fails altogether says nothing about this blob, and takes no data
-                // either.
+                // If the disk fails altogether, the probe fails, too. Then the error says nothing
+                // about this blob.
                 self.blobs.probe().await?;
                 Ok(Err(Damage::Unreadable(error)))
             }
@@ -166,7 +167,8 @@ impl BlobVerifier {
         }
     }
 
-    /// Reads a blob, at most twice: one bad transfer or bit of memory must not condemn it.
+    /// Reads and verifies a blob, at most twice, because one bad transfer or one flipped bit in
+    /// memory must not make it count as damaged.
     pub(super) async fn verify(
         &self,
         key: BlobKey,
@@ -189,6 +191,8 @@ impl BlobVerifier {
             Ok(len) => len,
             Err(damage) => return Ok(Verdict::Damaged(damage)),
         };
+        // A wrong length alone is no damage: the blob may be another serialization of the xorb. If
+        // the bytes are wrong, too, the length is reported as the damage.
         let wrong_len = expected_len.filter(|expected| *expected != len);
         let wrong_len = wrong_len.map(|expected| Damage::Length { expected, actual: len });
         let bytes = ByteRange::new(0, len).filter(|_| len <= MAX_XORB_BODY_LEN);
@@ -198,7 +202,7 @@ impl BlobVerifier {
         };
         match self.verify_bytes(key, bytes, pace).await? {
             Ok((xorb, crc64)) => {
-                // A footer that was never stored verifies, too.
+                // A blob with a footer also verifies, but zorb stores no footer.
                 if xorb.layout().serialized_len() != len {
                     let expected = xorb.layout().serialized_len();
                     return Ok(Verdict::Damaged(Damage::Length { expected, actual: len }));
@@ -254,7 +258,7 @@ impl BlobVerifier {
     }
 }
 
-/// Whether a failed read is the fault of the blob: it has ended early, or its sectors are bad.
+/// Whether a failed read is the fault of the blob: it ended early, or a sector is bad.
 pub(super) fn is_of_blob(error: &BlobError) -> bool {
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error.source.as_ref());
     let mut is_bad_sector = false;

@@ -1,12 +1,12 @@
 //! Data for a client that edits a file (spec 5.9): the parts to chunk again, and a summary of the
 //! rest.
 //!
-//! Reads the index rows of every chunk of the file, and opens no blob. The chunks are read in runs,
-//! so that the layouts of a run bound the memory, not the file.
+//! The index rows of every chunk of the file are read, and no blob is opened. The chunks are read
+//! in runs, so that the layouts of one run bound the memory, not the length of the file.
 
 use thiserror::Error;
 
-use super::Cas;
+use super::Server;
 use super::access::Claims;
 use super::contents::{Contents, Walk, runs};
 use super::error::StoreError;
@@ -17,8 +17,8 @@ use crate::format::windows::{ChunkWindows, WindowBuilder};
 use crate::format::{ByteRange, FileHash, RangeHash};
 use crate::runtime::fair::Permit;
 
-/// Files that may be walked at once; further requests wait, so that memory is bounded by so many
-/// runs.
+/// Walks (readings of all chunks of a file) that may be under way at once; further requests wait.
+/// So the memory is bounded by this number of runs.
 pub(super) const WALK_COUNT: u32 = 4;
 
 /// Why there are no windows.
@@ -41,10 +41,11 @@ impl From<StoreError> for WindowsError {
     }
 }
 
-impl Cas {
-    /// The data for changing these bytes of a file. The ranges may have any order, overlap, and end
-    /// past the file. The caller holds the [permit](Self::walk_permit) until the response is
-    /// written, too. For a file of a million terms that is some 30 MB, and twice as much as text.
+impl Server {
+    /// The data for changing these bytes of a file. The ranges may have any order, may overlap, and
+    /// may end past the file. The caller must hold the [permit](Self::walk_permit) until the
+    /// response is written. For a file of a million terms the data takes some 30 MB, and the text
+    /// twice as much.
     ///
     /// # Errors
     ///
@@ -61,16 +62,16 @@ impl Cas {
         let inconsistent = |source| ReconstructError::Inconsistent { file, source };
         let (mut walk, mut contents) = (Walk::new(file, reader(claims)), Contents::default());
         loop {
-            let terms = self.next_terms(&mut walk).await?;
+            let terms = self.store.next_terms(&mut walk).await?;
             if terms.is_empty() {
                 return Ok(builder.finish().ok_or_else(|| inconsistent(Inconsistency::Gap { offset: file_len }))?);
             }
             for terms in runs(&terms) {
-                contents = self.contents(contents, terms).await?;
+                contents = self.store.contents(contents, terms).await?;
                 let terms = terms.to_vec();
                 let push = move || (push_terms(&mut builder, &terms, &contents), builder, contents);
                 let pushed;
-                (pushed, builder, contents) = self.verify_pool.run(push).await;
+                (pushed, builder, contents) = self.store.pool.run(push).await;
                 pushed.map_err(inconsistent)?;
             }
         }

@@ -1,6 +1,6 @@
-//! Buffers that pieces of blobs are read into, and blocks of drafts collected in, used again and
-//! again: fresh memory has to be cleared and mapped page by page, which costs more than the bytes
-//! that come into it.
+//! Reusable buffers, for pieces of blobs that are read, and for blocks of drafts. Buffers are
+//! reused because the kernel maps and clears fresh memory page by page, which costs more CPU time
+//! than to copy the bytes into a buffer.
 
 use std::fmt;
 use std::mem;
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-/// Bytes of a buffer, and the maximum length of a piece. Several fit into the CPU's cache, so the
-/// bytes are still cached when they are sent, and a slow reader holds only one.
+/// Bytes of a buffer for a piece, and so the maximum length of a piece. Several such buffers fit
+/// into the CPU's cache, so the bytes are still in this cache when they are sent.
 pub(super) const PIECE_LEN: usize = 256 << 10;
 
-/// Buffers that are kept for the next piece, at most: 8 MiB.
+/// Maximum number of unused buffers for pieces. They have 8 MiB.
 const MAX_FREE_COUNT: usize = 32;
 
-/// Unused buffers, the most recently used on top. Their lengths may differ.
+/// A list of unused buffers, the most recently used one last. Their lengths may differ.
 pub(super) struct FreeList {
     max_count: usize,
     buffers: Mutex<Vec<Buffer>>,
@@ -24,21 +24,22 @@ pub(super) struct FreeList {
 pub(super) type Buffer = Box<[u8]>;
 
 impl FreeList {
-    /// A list that keeps so many, at most.
+    /// A list of at most `max_count` buffers.
     pub(super) fn new(max_count: usize) -> Self {
         Self { max_count, buffers: Mutex::default() }
     }
 
-    /// A buffer of so many bytes. What is in it is what was in it before.
+    /// A buffer of exactly `len` bytes: the most recently used one, or else a new one. A used
+    /// buffer still contains the bytes of its last use.
     pub(super) fn take(&self, len: usize) -> Buffer {
         let mut buffers = self.buffers();
         let at = buffers.iter().rposition(|buffer| buffer.len() == len);
-        let kept = at.map(|at| buffers.remove(at));
+        let unused = at.map(|at| buffers.remove(at));
         drop(buffers);
-        kept.unwrap_or_else(|| vec![0; len].into_boxed_slice())
+        unused.unwrap_or_else(|| vec![0; len].into_boxed_slice())
     }
 
-    /// Keeps a buffer, unless there are enough.
+    /// Adds a buffer to the list, unless the list is full.
     pub(super) fn give_back(&self, buffer: Buffer) {
         let mut buffers = self.buffers();
         if buffers.len() < self.max_count {
@@ -46,7 +47,7 @@ impl FreeList {
         }
     }
 
-    /// Buffers that are kept.
+    /// The number of unused buffers.
     pub(super) fn count(&self) -> usize {
         self.buffers().len()
     }
@@ -56,7 +57,7 @@ impl FreeList {
     }
 }
 
-/// Without what is in them, which is of blobs.
+/// Omits the contents, which are bytes of blobs.
 impl fmt::Debug for FreeList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FreeList").field("count", &self.count()).finish_non_exhaustive()
@@ -75,29 +76,29 @@ impl Default for Buffers {
     }
 }
 
-/// A buffer for a piece; returned to its list on drop.
+/// A piece of a blob in a buffer, which returns to its list on drop.
 pub(super) struct Piece {
     bytes: Buffer,
+    /// The length of the piece. The buffer may be longer.
     len: usize,
     home: Buffers,
 }
 
 impl Buffers {
-    /// A buffer for a piece of `len` bytes, at most [`PIECE_LEN`]. Its contents are those of its
-    /// last use.
+    /// A buffer for a piece of `len` bytes, or of [`PIECE_LEN`] bytes if `len` is greater. The
+    /// bytes may be those of an earlier piece, so the caller must overwrite all of them.
     pub(super) fn take(&self, len: usize) -> Piece {
         Piece { bytes: self.free.take(PIECE_LEN), len: len.min(PIECE_LEN), home: self.clone() }
     }
 }
 
 impl Piece {
-    /// Its bytes.
+    /// The bytes of the piece.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.len]
     }
 
-    /// The piece, as it is to be handed on. The buffer comes back when the last copy of this is
-    /// dropped.
+    /// The piece as [`Bytes`]. The buffer returns to its list when the last clone is dropped.
     pub(super) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }

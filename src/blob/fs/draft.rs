@@ -1,12 +1,18 @@
 //! Drafts of blobs as temporary files.
 //!
-//! Writes are collected into blocks aligned to the blocks of the file: an unaligned write leaves a
-//! page half written, and the next write must read it back. If the store is configured so, blocks
-//! are written past the page cache, because allocating new page cache costs more than the rest of
-//! an upload. A direct write waits for the disk, so another thread does it while a second block is
-//! filled: one write at a time, in order. Every later operation on the draft, drop included, waits
-//! for it and returns its error. Buffered writes are flushed to the kernel every few blocks, so the
-//! sync at the end finds most of them written.
+//! Bytes are collected into blocks, which are written at aligned offsets of the file. After an
+//! unaligned write a page would be partly written, and the next write would have to read it back.
+//!
+//! If the store is configured so, full blocks are written past the page cache (*direct writes*).
+//! This saves the allocation of new page cache, which costs more than the rest of an upload. A
+//! direct write waits for the disk. So another thread does it, while a second block is filled.
+//!
+//! A draft has at most one write in progress, so its bytes are written in order. Every later
+//! operation on the draft waits for this write and returns its error. A drop waits for it, too.
+//!
+//! Every few blocks the kernel is asked to write buffered bytes to the disk, so that the sync in
+//! `publish` is short. If a draft is dropped without `publish`, its file is removed. A crash leaves
+//! the file until the next start.
 
 use std::io;
 
@@ -19,17 +25,17 @@ use crate::blob::{BlobError, BlobKey, Draft};
 use crate::runtime::blocking::Beside;
 use crate::runtime::durable::TempFile;
 
-/// Bytes after which the kernel is asked to write them out: half of it or twice as much made no
-/// difference.
+/// After each 8 MiB the kernel is asked to write them to the disk. Half or twice as much was
+/// equally fast.
 const WRITEBACK_LEN: u64 = 8 << 20;
 
 /// The file of a draft.
 #[derive(Debug)]
 struct Output {
     file: TempFile,
-    /// Bytes that the file has.
+    /// Length of the file.
     len: u64,
-    /// Those of them that the kernel was asked to write out.
+    /// The kernel was asked to write the bytes before this offset to the disk.
     asked_len: u64,
 }
 
@@ -45,18 +51,19 @@ impl Output {
     }
 }
 
-/// A block that was written, and is empty again.
+/// The result of a write on another thread: the file, and the emptied block.
 type Written = Result<(Output, Block), BlobError>;
 
 #[derive(Debug)]
 pub(super) struct FsDraft {
     store: FsBlobStore,
-    /// The file, unless it is with the block that is being written; none of both after an error.
+    /// The file. It is `None` while another thread writes to the file, and after an error.
     output: Option<Output>,
+    /// The write on another thread, if one is in progress.
     writing: Option<Beside<Written>>,
-    /// What is being filled.
+    /// The block that is being filled; `None` if no block was free, or after `flush`.
     block: Option<Block>,
-    /// What was written and is to be filled next.
+    /// An empty second block, which was written before and is filled next.
     spare: Option<Block>,
 }
 
@@ -66,8 +73,9 @@ impl FsDraft {
         Self { store, output: Some(Output { file, len: 0, asked_len: 0 }), writing: None, block, spare: None }
     }
 
-    /// Takes the file with all that was to be written to it before, for which this waits. Who does
-    /// not give it back has failed.
+    /// Takes the file out of the draft, after waiting for the write in progress. The caller puts it
+    /// back after its own write. If the write fails, the file stays away, so that every later call
+    /// fails, too.
     fn take_output(&mut self) -> Result<Output, BlobError> {
         let lost = || BlobError::io("write a draft", None, io::Error::other("an earlier write failed"));
         match self.writing.take() {
@@ -87,8 +95,8 @@ impl FsDraft {
         Ok(())
     }
 
-    /// Writes a full block and returns an empty one: past the page cache it is another one, if
-    /// there is one, so that it is filled while the disk takes the first.
+    /// Writes a full block and returns an empty one. With direct writes, the returned block is a
+    /// second one if it is available, and another thread writes the full block.
     fn write_block(&mut self, mut block: Block) -> Result<Block, BlobError> {
         let mut output = self.take_output()?;
         let is_direct = self.store.is_direct;
@@ -107,7 +115,7 @@ impl FsDraft {
         Ok(block)
     }
 
-    /// Writes what is buffered, and gives the file its name.
+    /// Writes the buffered bytes, syncs the file, and gives it its final name.
     async fn publish_to(mut self: Box<Self>, key: BlobKey) -> Result<(), BlobError> {
         let (path, pool, kept) = (self.store.path(key), self.store.pool.clone(), self.store.kept.clone());
         let work = move || {
@@ -122,7 +130,7 @@ impl FsDraft {
 
 impl Draft for FsDraft {
     fn write(&mut self, mut bytes: &[u8]) -> Result<(), BlobError> {
-        // Taken out, so that the file can be written meanwhile.
+        // The block is taken out of `self`, because `write_block` borrows `self`.
         let Some(mut block) = self.block.take() else { return self.append(bytes) };
         while !bytes.is_empty() {
             bytes = block.fill(bytes);
@@ -137,8 +145,8 @@ impl Draft for FsDraft {
     fn flush(&mut self) -> Result<(), BlobError> {
         let block = self.block.take();
         self.append(block.as_ref().map_or(&[], Block::bytes))?;
-        // What is complete may wait for long, as for the commit of a grant, and others need the
-        // blocks.
+        // Both blocks are given up here, because a complete draft may wait for long, for example
+        // for the commit of an upload by grant. Other drafts need the blocks meanwhile.
         self.spare = None;
         Ok(())
     }
@@ -157,7 +165,7 @@ impl Draft for FsDraft {
 }
 
 impl Drop for FsDraft {
-    /// Waits for what is being written: who drops a draft finds nothing of it afterwards.
+    /// Waits for the write in progress, so that the file no longer exists after the drop.
     fn drop(&mut self) {
         drop(self.writing.take().map(Beside::wait));
     }
@@ -207,7 +215,7 @@ mod tests {
         assert_eq!(drafts.iter().filter(|draft| draft.block.is_some()).count(), MAX_BLOCK_COUNT);
         drop(drafts);
         assert!(draft(&store).block.is_some());
-        // Memory too, which is that of one block, however many had it one after the other.
+        // The memory is reused, too: consecutive drafts use the same block.
         for _ in 0..3 {
             draft(&store).write(b"something").unwrap();
         }
@@ -215,7 +223,7 @@ mod tests {
         assert_eq!(store.blocks.count(), 0);
     }
 
-    /// From the first full block on.
+    /// A draft takes its second block when the first one is full.
     #[tokio::test]
     async fn second_block_is_taken_for_direct_writes_only() {
         let (_directory, store) = store();
@@ -227,7 +235,7 @@ mod tests {
                 .collect();
             assert_eq!(counted, counts, "{is_direct}");
             draft.flush().unwrap();
-            assert_eq!(store.blocks.count(), 0, "a draft that is complete needs none");
+            assert_eq!(store.blocks.count(), 0, "a complete draft has no block");
         }
     }
 
@@ -276,7 +284,7 @@ mod tests {
         }
     }
 
-    /// Every later call fails too.
+    /// After a failed write, every later call fails, too.
     #[tokio::test]
     async fn failed_block_write_is_reported_by_the_next_call() {
         let (_directory, store) = store();
@@ -288,8 +296,8 @@ mod tests {
             assert!(written.unwrap().is_ok());
             let full = || BlobError::io("write a draft", None, io::ErrorKind::StorageFull.into());
             draft.writing = Some(store.pool.beside(move || Err(full())));
-            let said = draft.write(&vec![1; len]).and_then(|()| draft.flush()).unwrap_err();
-            assert_eq!(said.kind, crate::blob::BlobErrorKind::NoSpace);
+            let error = draft.write(&vec![1; len]).and_then(|()| draft.flush()).unwrap_err();
+            assert_eq!(error.kind, crate::blob::BlobErrorKind::NoSpace);
             assert!(draft.flush().is_err());
             assert!(
                 Box::new(draft)

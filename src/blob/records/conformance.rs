@@ -1,4 +1,4 @@
-//! The contract of [`RecordStore`] as a suite; every store runs all of it.
+//! The contract of [`RecordStore`] as a test suite. Every implementation must pass all of it.
 #![expect(clippy::disallowed_methods, reason = "a test puts files where they do not belong")]
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::runtime::blocking::Pool;
 
 type Store = Arc<dyn RecordStore>;
 
-/// Runs every case on a fresh store each, in memory and on disk.
+/// Runs each case on fresh stores, in memory and on disk.
 macro_rules! suite {
     ($($case:ident)*) => {
         mod memory {
@@ -32,18 +32,18 @@ macro_rules! suite {
 }
 
 suite! {
-    a_record_reads_back_equal_also_an_empty_one
+    record_reads_back_equal_even_if_empty
     numbers_ascend_and_a_list_has_them_in_order
-    records_appended_at_once_get_numbers_of_their_own
-    a_removed_record_is_gone_and_removing_it_again_is_no_error
-    a_list_is_cut_into_pages_that_leave_nothing_out
-    a_record_longer_than_a_reader_takes_is_refused
-    nothing_is_complete_until_somebody_says_so
-    a_store_has_one_id_for_ever
-    numbers_go_on_behind_one_that_is_named
+    records_appended_at_once_get_different_numbers
+    removed_record_is_not_found_and_can_be_removed_again
+    pages_of_a_list_have_all_records
+    record_above_the_maximum_length_is_refused
+    store_is_complete_only_after_it_was_marked
+    store_id_is_set_only_once
+    numbers_continue_after_a_reserved_one
 }
 
-async fn a_store_has_one_id_for_ever(store: Store) {
+async fn store_id_is_set_only_once(store: Store) {
     let id = StoreId::from_bytes([7; 16]);
     assert_eq!(store.store_id().await.unwrap(), None);
     store.set_store_id(id).await.unwrap();
@@ -52,9 +52,9 @@ async fn a_store_has_one_id_for_ever(store: Store) {
     assert_eq!(store.store_id().await.unwrap(), Some(id));
 }
 
-async fn numbers_go_on_behind_one_that_is_named(store: Store) {
-    store.start_behind(Seq::new(41));
-    store.start_behind(Seq::new(3));
+async fn numbers_continue_after_a_reserved_one(store: Store) {
+    store.reserve_through(Seq::new(41));
+    store.reserve_through(Seq::new(3));
     let seq = store.append("a".into()).await.unwrap();
     assert_eq!(seq, Seq::new(42));
     store.remove(seq).await.unwrap();
@@ -80,7 +80,7 @@ async fn all(store: &Store) -> Vec<Seq> {
     }
 }
 
-async fn a_record_reads_back_equal_also_an_empty_one(store: Store) {
+async fn record_reads_back_equal_even_if_empty(store: Store) {
     for text in ["record", ""] {
         let seq = append(&store, text).await;
         assert_eq!(store.read(seq).await.unwrap().as_deref(), Some(text.as_bytes()));
@@ -102,7 +102,7 @@ async fn numbers_ascend_and_a_list_has_them_in_order(store: Store) {
     assert_eq!(store.list(Some(Seq::new(u64::MAX))).await.unwrap(), []);
 }
 
-async fn records_appended_at_once_get_numbers_of_their_own(store: Store) {
+async fn records_appended_at_once_get_different_numbers(store: Store) {
     let texts: Vec<String> = (0..50).map(|index| index.to_string()).collect();
     let seqs = join_all(texts.iter().map(|text| append(&store, text))).await;
     assert_eq!(seqs.iter().collect::<BTreeSet<_>>().len(), 50);
@@ -111,7 +111,7 @@ async fn records_appended_at_once_get_numbers_of_their_own(store: Store) {
     }
 }
 
-async fn a_removed_record_is_gone_and_removing_it_again_is_no_error(store: Store) {
+async fn removed_record_is_not_found_and_can_be_removed_again(store: Store) {
     let (first, second) = (append(&store, "a").await, append(&store, "b").await);
     assert!(store.remove(first).await.unwrap());
     assert!(!store.remove(first).await.unwrap());
@@ -121,23 +121,23 @@ async fn a_removed_record_is_gone_and_removing_it_again_is_no_error(store: Store
     assert!(append(&store, "c").await > second);
 }
 
-async fn a_list_is_cut_into_pages_that_leave_nothing_out(store: Store) {
+async fn pages_of_a_list_have_all_records(store: Store) {
     let seqs = join_all((0..PAGE_COUNT + 10).map(|_| append(&store, ""))).await;
     assert_eq!(store.list(None).await.unwrap().len(), PAGE_COUNT);
     assert_eq!(all(&store).await.len(), seqs.len());
-    // Removed ones do not make an end where there is none.
+    // A directory whose records were all removed does not end the list.
     let early: Vec<Seq> = seqs.iter().copied().filter(|seq| seq.number() < 4096).collect();
     join_all(early.iter().map(|seq| store.remove(*seq))).await;
     assert_eq!(all(&store).await.len(), seqs.len() - early.len());
 }
 
-async fn a_record_longer_than_a_reader_takes_is_refused(store: Store) {
+async fn record_above_the_maximum_length_is_refused(store: Store) {
     let refused = store.append(vec![0; usize::try_from(MAX_RECORD_LEN).unwrap() + 1].into()).await;
     assert_eq!(refused.unwrap_err().kind, BlobErrorKind::Corrupt);
     assert_eq!(all(&store).await, []);
 }
 
-async fn nothing_is_complete_until_somebody_says_so(store: Store) {
+async fn store_is_complete_only_after_it_was_marked(store: Store) {
     append(&store, "a").await;
     assert!(!store.is_complete().await.unwrap());
     for _ in 0..2 {
@@ -168,7 +168,7 @@ async fn missing_store_is_empty_and_reading_does_not_create_it() {
     assert_eq!((store.list(None).await.unwrap(), store.last().await.unwrap()), (vec![], None));
     assert!(!store.is_complete().await.unwrap());
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-    // One that is there is read, and what is appended goes behind it.
+    // An existing record is read, and a new one gets a greater number.
     let seq = open(directory.path()).append("a".into()).await.unwrap();
     assert_eq!(store.list(None).await.unwrap(), [seq]);
     assert!(store.append("b".into()).await.unwrap() > seq);

@@ -7,9 +7,10 @@
 //! <root>/store                                 the id of the store, 32 hexadecimal digits
 //! ```
 //!
-//! Durability is that of `runtime::durable`. A record never takes a name that exists: two processes
-//! that append at once get two numbers. The next number follows from the names, and only the last
-//! directory is listed for it.
+//! Files are published and removed with `runtime::durable`, which guarantees durability. A record
+//! never replaces an existing file, so two processes that append at once get different numbers.
+//! The next number follows from the names of the files in the last directory. A crash leaves a
+//! file in `tmp/`, which the next start removes, or a record that was not acknowledged.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -25,19 +26,21 @@ use crate::format::StoreId;
 use crate::runtime::blocking::Pool;
 use crate::runtime::durable::{TempFile, create_directory, remove};
 
-/// Digits of a number that only name its file; the digits before them also name its directory.
+/// The number of last digits that distinguish the files of one directory. The digits before them
+/// are the name of the directory.
 const DIGIT_COUNT_IN_GROUP: usize = 3;
 
-/// Digits of a number.
+/// The number of hexadecimal digits in the name of a record.
 const DIGIT_COUNT: usize = 16;
 
-/// The file that says that everything is in here.
+/// The file that marks the records as complete.
 const COMPLETE: &str = "complete";
 
 /// The file with the id of the store.
 const STORE_ID: &str = "store";
 
-/// Maximum bytes read of that file: the id and a newline, and enough to detect other contents.
+/// Maximum number of bytes that are read from the file with the id. The id and a newline have fewer
+/// bytes, so that other contents are detected.
 const MAX_STORE_ID_LEN: u64 = 64;
 
 /// A local directory as a [`RecordStore`].
@@ -47,13 +50,14 @@ pub struct FsRecordStore {
     tmp: PathBuf,
     shards: PathBuf,
     pool: Pool,
-    /// The number to try next, and the directory that is known to exist for it.
     next: Arc<Mutex<Next>>,
 }
 
 #[derive(Debug)]
 struct Next {
+    /// The number that the next record gets if no other process has used it.
     seq: Seq,
+    /// The directory of the last taken number, which is known to exist.
     group: Option<PathBuf>,
 }
 
@@ -72,10 +76,10 @@ impl FsRecordStore {
         Ok(Self { store_id: root.join(STORE_ID), tmp, shards, pool, next: Arc::new(Mutex::new(next)) })
     }
 
-    /// Opens the store in `root` for reading. Creates no directory: a missing store is empty.
+    /// Opens the store in `root` for reading. Creates no directory. A missing store is empty.
     #[must_use]
     pub fn open_existing(root: &Path, pool: Pool) -> Self {
-        // An append finds this number taken, and then searches for the last one.
+        // If number 0 is in use, an append fails to publish under it and then finds the last one.
         let next = Arc::new(Mutex::new(Next { seq: Seq::new(0), group: None }));
         Self { store_id: root.join(STORE_ID), tmp: root.join("tmp"), shards: root.join("shards"), pool, next }
     }
@@ -88,7 +92,7 @@ impl FsRecordStore {
 
     /// Reserves a number that is unique in this process, and creates its directory. Blocks.
     fn take_number(&self) -> io::Result<(Seq, PathBuf)> {
-        // The number only ever grows, whatever a panic elsewhere has cut short.
+        // A poisoned lock is harmless, because the number only increases.
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let seq = next.seq;
         let path = self.path(seq);
@@ -101,7 +105,7 @@ impl FsRecordStore {
         Ok((seq, path))
     }
 
-    /// Blocks.
+    /// Appends a record. Blocks.
     fn write(&self, record: &[u8]) -> io::Result<Seq> {
         loop {
             let mut file = TempFile::create(&self.tmp)?;
@@ -109,7 +113,8 @@ impl FsRecordStore {
             let (seq, path) = self.take_number()?;
             match file.publish_new(&path) {
                 Ok(()) => return Ok(seq),
-                // Another process has appended: go on behind what it has.
+                // Another process has appended a record with this number. Continue after the last
+                // stored one.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     let last = find_last(&self.shards)?;
                     let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,7 +222,7 @@ impl RecordStore for FsRecordStore {
         .boxed()
     }
 
-    fn start_behind(&self, seq: Seq) {
+    fn reserve_through(&self, seq: Seq) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         next.seq = next.seq.max(seq.next());
     }
@@ -233,19 +238,19 @@ fn read_store_id(path: &Path) -> io::Result<Option<StoreId>> {
     text.trim_end().parse().map(Some).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// Its bytes, unless there are too many of them.
+/// Reads a record. Fails if it is too long.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();
     let mut record = Vec::with_capacity(usize::try_from(len.min(MAX_RECORD_LEN)).unwrap_or(0));
-    // It may grow while it is read; then it is too long as well.
+    // The length is checked again while reading, because the file may grow meanwhile.
     if len > MAX_RECORD_LEN || file.take(MAX_RECORD_LEN + 1).read_to_end(&mut record)? as u64 > MAX_RECORD_LEN {
         return Err(io::Error::new(ErrorKind::FileTooLarge, "it exceeds the maximum record length"));
     }
     Ok(record)
 }
 
-/// Numbers in the names of a directory, ascending; other names are ignored.
+/// The numbers that names in a directory represent, ascending. Other names are ignored.
 fn numbers(directory: &Path, digit_count: usize) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -272,7 +277,7 @@ fn group_path(shards: &Path, group: u64) -> PathBuf {
 
 fn find_last(shards: &Path) -> io::Result<Option<Seq>> {
     for group in groups(shards)?.into_iter().rev() {
-        // An empty directory: its records have been removed.
+        // A directory is empty if all of its records were removed.
         if let Some(last) = numbers(&group_path(shards, group), DIGIT_COUNT)?.last() {
             return Ok(Some(Seq::new(*last)));
         }

@@ -1,4 +1,4 @@
-//! Records in memory: what the contract means, without a disk in the way. For tests.
+//! Records in memory, for tests: the simplest implementation of the contract.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,15 +15,15 @@ use crate::format::StoreId;
 /// A [`RecordStore`] that forgets everything when it is dropped.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryRecordStore {
-    kept: Arc<Mutex<Kept>>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct State {
     records: BTreeMap<Seq, Bytes>,
     is_complete: bool,
     store_id: Option<StoreId>,
-    /// The least number of the next record.
+    /// The minimum for the number of the next record.
     next: Option<Seq>,
 }
 
@@ -34,14 +34,14 @@ impl MemoryRecordStore {
         Self::default()
     }
 
-    /// Replaces the bytes of a record behind everybody's back, as a failing disk does.
+    /// Changes the bytes of a record, as a failing disk does.
     pub fn damage(&self, seq: Seq, bytes: impl Into<Bytes>) {
         self.lock().records.insert(seq, bytes.into());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // Every statement leaves the map consistent, so a panic elsewhere does not corrupt it.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -50,10 +50,10 @@ impl RecordStore for MemoryRecordStore {
         if record.len() as u64 > MAX_RECORD_LEN {
             return ready(Err(BlobError::too_long("append a record", record.len() as u64))).boxed();
         }
-        let mut kept = self.lock();
-        let seq = kept.records.last_key_value().map(|(last, _)| last.next()).max(kept.next).unwrap_or(Seq::new(0));
-        kept.records.insert(seq, record);
-        kept.next = Some(seq.next());
+        let mut state = self.lock();
+        let seq = state.records.last_key_value().map(|(last, _)| last.next()).max(state.next).unwrap_or(Seq::new(0));
+        state.records.insert(seq, record);
+        state.next = Some(seq.next());
         ready(Ok(seq)).boxed()
     }
 
@@ -94,10 +94,10 @@ impl RecordStore for MemoryRecordStore {
     }
 
     fn set_store_id(&self, id: StoreId) -> BoxFuture<'_, Result<(), BlobError>> {
-        let mut kept = self.lock();
-        let set = match kept.store_id {
+        let mut state = self.lock();
+        let set = match state.store_id {
             None => {
-                kept.store_id = Some(id);
+                state.store_id = Some(id);
                 Ok(())
             }
             Some(_) => Err(BlobError::io("make the file store", None, io::ErrorKind::AlreadyExists.into())),
@@ -105,8 +105,8 @@ impl RecordStore for MemoryRecordStore {
         ready(set).boxed()
     }
 
-    fn start_behind(&self, seq: Seq) {
-        let mut kept = self.lock();
-        kept.next = kept.next.max(Some(seq.next()));
+    fn reserve_through(&self, seq: Seq) {
+        let mut state = self.lock();
+        state.next = state.next.max(Some(seq.next()));
     }
 }

@@ -4,12 +4,12 @@
 //! This is the contract; [`fs`] and [`memory`] implement it, and `conformance` tests it. The store
 //! does not know the contents of a record.
 //!
-//! * A record is stored completely or not at all. After `append` returned `Ok` it survives a power
-//!   cut; after an error it may be stored or not.
-//! * A record's number is greater than that of every record stored before the append, whatever the
-//!   clock says and however often the process was restarted. Numbers may be skipped.
+//! * A record is stored completely or not at all. After `append` has returned `Ok`, the record
+//!   survives a power cut. After an error it may or may not be stored.
+//! * The number of a new record is greater than that of every stored record, whatever the clock
+//!   says and however often the process was restarted. Numbers may be skipped.
 //! * Records are removed, but never replaced.
-//! * The store does not detect damage of a record: writers put a hash into each record.
+//! * The store does not detect damage of a record. So writers put a hash into each record.
 
 #[cfg(test)]
 mod conformance;
@@ -27,25 +27,26 @@ use thiserror::Error;
 use super::{BlobError, BlobErrorKind};
 use crate::format::StoreId;
 
-/// Bytes of one record, at most: the largest shard (80 MiB), and a head that says whose it is. What
-/// is longer is refused before it is written, and before memory is taken to read it.
+/// Maximum number of bytes of a record. The largest shard (80 MiB) fits, with a head that names its
+/// repository. A longer record is refused before it is written, or before memory is allocated to
+/// read it.
 pub const MAX_RECORD_LEN: u64 = 128 << 20;
 
-/// Numbers in one page of a list, at most.
+/// Maximum number of records in one page of a list.
 pub const PAGE_COUNT: usize = 4096;
 
-/// The number of a record: what tells which of two came first.
+/// The number of a record. Of two stored records, the one with the lower number was appended first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(u64);
 
 impl Seq {
-    /// The record with this number.
+    /// The number of a record, from an integer.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// Its number.
+    /// The number as an integer.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0
@@ -65,39 +66,40 @@ impl fmt::Display for Seq {
     }
 }
 
-/// Where records are kept.
+/// A store of records.
 pub trait RecordStore: fmt::Debug + Send + Sync + 'static {
-    /// Appends a record; returns its number when it is durable.
+    /// Appends a record. Returns its number when the record is durable.
     fn append(&self, record: Bytes) -> BoxFuture<'_, Result<Seq, BlobError>>;
 
-    /// Numbers of the records behind `after`, ascending: [`PAGE_COUNT`] of them at most, and none
-    /// at the end.
+    /// Numbers of the records after `after`, ascending: at most [`PAGE_COUNT`], and none at the
+    /// end.
     fn list(&self, after: Option<Seq>) -> BoxFuture<'_, Result<Vec<Seq>, BlobError>>;
 
-    /// The last record; `None` where there is none. Reads names only.
+    /// The number of the last record; `None` if there is no record. Reads names only.
     fn last(&self) -> BoxFuture<'_, Result<Option<Seq>, BlobError>>;
 
-    /// The bytes of a record; `None` where there is no such record.
+    /// The bytes of a record; `None` if it does not exist.
     fn read(&self, seq: Seq) -> BoxFuture<'_, Result<Option<Bytes>, BlobError>>;
 
-    /// Removes a record, durably. Returns whether it was there.
+    /// Removes a record, durably. Returns whether it existed.
     fn remove(&self, seq: Seq) -> BoxFuture<'_, Result<bool, BlobError>>;
 
-    /// Whether the store is marked as complete. Reads only a directory entry.
+    /// Whether the store is marked as complete, which means that every registration has a record.
+    /// Reads only a directory entry.
     fn is_complete(&self) -> BoxFuture<'_, Result<bool, BlobError>>;
 
-    /// Says so, durably and for ever.
+    /// Marks the store as complete, durably. The mark is never removed.
     fn set_complete(&self) -> BoxFuture<'_, Result<(), BlobError>>;
 
-    /// The id of the store whose records these are; `None` if it was never set.
+    /// The id of the store that these records belong to; `None` if it was never set.
     fn store_id(&self) -> BoxFuture<'_, Result<Option<StoreId>, BlobError>>;
 
-    /// Says it, durably. An id that was said before is never replaced: that is an error.
+    /// Sets the id of the store, durably. Fails if an id was set before, even the same one.
     fn set_store_id(&self, id: StoreId) -> BoxFuture<'_, Result<(), BlobError>>;
 
-    /// Gives the next records numbers behind this one, also where no such record is there (any
-    /// more).
-    fn start_behind(&self, seq: Seq);
+    /// From now on this process gives new records numbers greater than `seq`, whether or not a
+    /// record has this number.
+    fn reserve_through(&self, seq: Seq);
 }
 
 impl BlobError {
@@ -113,7 +115,7 @@ impl BlobError {
     }
 }
 
-/// Which record something went wrong with.
+/// Adds the number of the record to an error.
 #[derive(Debug, Error)]
 #[error("record {seq}")]
 struct OfRecord {
@@ -122,7 +124,7 @@ struct OfRecord {
     source: Box<dyn StdError + Send + Sync>,
 }
 
-/// A record that no reader would take.
+/// A record that exceeds [`MAX_RECORD_LEN`].
 #[derive(Debug, Error)]
 #[error("it has {len} bytes; the limit is {MAX_RECORD_LEN}")]
 struct TooLong {

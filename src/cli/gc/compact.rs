@@ -1,4 +1,4 @@
-//! `zorb gc --compact`: what is said of a compaction, before and after.
+//! `zorb gc --compact`: plans and runs a compaction, and prints the plan or the result.
 
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -7,28 +7,28 @@ use super::{Job, TallyRecord, shown};
 use crate::cli::output::Output;
 use crate::cli::units::{Count, Size};
 use crate::runtime::telemetry::chain;
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::fsck::Presence;
 use crate::service::gc::Pace;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive, Source};
 
-/// Half of a xorb: what is rewritten is less than what comes back.
+/// Half of the bytes of a xorb. Below it, a rewrite copies fewer bytes than it frees.
 const DEFAULT_SHARE: f64 = 0.5;
 
-/// A line of `--dry-run --json`.
+/// A record of `--dry-run --json` for a xorb that would be rewritten.
 #[derive(Debug, Serialize)]
 struct RewrittenRecord {
     xorb: String,
     serialized_len: u64,
-    /// Bytes of it that files need.
+    /// Bytes of those chunks of the xorb that files need.
     live_len: u64,
     action: &'static str,
     reason: String,
-    /// The new xorb.
+    /// The new xorb, to which these chunks move.
     into: String,
 }
 
-/// Another one.
+/// A record of `--dry-run --json` for a new xorb.
 #[derive(Debug, Serialize)]
 struct NewRecord {
     xorb: String,
@@ -38,7 +38,7 @@ struct NewRecord {
     from: Vec<String>,
 }
 
-/// What the last line of `--dry-run --json` says of it.
+/// The compaction in the last record of `--dry-run --json`.
 #[derive(Debug, Serialize)]
 pub(super) struct PlanRecord {
     rewritten: TallyRecord,
@@ -55,13 +55,18 @@ struct RetainedRecord {
     over_plan_limit: TallyRecord,
 }
 
-/// What `--json` says of it without `--dry-run`.
+/// The compaction in the record of `--json` without `--dry-run`.
 #[derive(Debug, Serialize)]
 pub(super) struct CompactedRecord {
+    /// Old xorbs that no file refers to any more.
     rewritten: TallyRecord,
+    /// New xorbs that were stored.
     made: TallyRecord,
+    /// New xorbs that were stored already.
     found: TallyRecord,
+    /// Files that refer to new xorbs now.
     files: u64,
+    /// Files that have changed during the run, so that the next run switches them.
     changed: u64,
     damaged: u64,
     failed: u64,
@@ -98,34 +103,33 @@ impl CompactedRecord {
     }
 }
 
+/// The threshold if neither the command line nor the settings give one.
 pub(super) fn default_share() -> MinLive {
     MinLive::new(DEFAULT_SHARE).expect("one half is a valid share")
 }
 
-/// Reads what `--min-live` says.
+/// Parses the value of `--min-live`.
 pub(super) fn parse_share(text: &str) -> Result<MinLive, String> {
     let share = text.parse().ok().and_then(MinLive::new);
     share.ok_or_else(|| "must be a fraction of the bytes of a xorb: more than 0 and at most 1, such as 0.5".to_owned())
 }
 
-/// The plan and its threshold; `None` without --compact.
-pub(super) async fn plan(cas: &Cas, job: &Job) -> anyhow::Result<Option<(CompactionPlan, MinLive)>> {
+/// The plan of a compaction and its threshold; `None` without `--compact`.
+pub(super) async fn plan(store: &Store, job: &Job) -> anyhow::Result<Option<(CompactionPlan, MinLive)>> {
     let Some(min_live) = job.min_live else { return Ok(None) };
-    let plan = cas.plan_compaction(job.policy, min_live).await.context(
-        "compaction aborted; nothing would be \
-        rewritten",
-    )?;
-    Ok(Some((plan, min_live)))
+    let plan = store.plan_compaction(job.policy, min_live).await;
+    Ok(Some((plan.context("compaction aborted; nothing would be rewritten")?, min_live)))
 }
 
-/// Compacts, with --compact.
-pub(super) async fn execute(cas: &Cas, job: &Job) -> anyhow::Result<Option<Compacted>> {
+/// Runs a compaction; does nothing without `--compact`.
+pub(super) async fn execute(store: &Store, job: &Job) -> anyhow::Result<Option<Compacted>> {
     let Some(min_live) = job.min_live else { return Ok(None) };
-    // A server may be started at any time.
-    let done = cas.compact_garbage(job.policy, min_live, Presence::Shared, &Pace::default()).await;
+    // `Shared`, because a server may be running or start at any time.
+    let done = store.compact_garbage(job.policy, min_live, Presence::Shared, &Pace::default()).await;
     Ok(Some(done.context("compaction aborted; nothing was rewritten")?))
 }
 
+/// Prints the old and the new xorbs of a plan.
 pub(super) fn print_xorbs(plan: &CompactionPlan, min_live: MinLive, output: &Output) -> anyhow::Result<()> {
     for rewrite in plan.rewrites() {
         for Source { xorb, serialized_len, live_len, .. } in &rewrite.sources {
@@ -164,6 +168,7 @@ pub(super) fn print_xorbs(plan: &CompactionPlan, min_live: MinLive, output: &Out
     Ok(())
 }
 
+/// Prints the totals of a plan.
 pub(super) fn print_sums(plan: &CompactionPlan, output: &Output) -> anyhow::Result<()> {
     let retained = plan.retained();
     for (tally, why) in [
@@ -181,6 +186,7 @@ pub(super) fn print_sums(plan: &CompactionPlan, output: &Output) -> anyhow::Resu
     Ok(())
 }
 
+/// Prints the result of a compaction. Fails if it stopped early or something has failed.
 pub(super) fn report(done: &Compacted, output: &Output) -> anyhow::Result<()> {
     let (rewritten, made, files) = (shown(done.rewritten), shown(done.made), Count(done.file_count, "file"));
     output.line(format_args!("rewritten: {rewritten} into {made}; switched: {files}"))?;

@@ -1,4 +1,4 @@
-//! How a pull of many files shows how far it is.
+//! The progress of a pull of many files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,21 +12,21 @@ use crate::cli::units::Wait;
 use crate::client::{RequestError, Watch};
 use crate::runtime::telemetry::chain;
 
-/// Shows a pull of many files on the terminal.
+/// The progress bar of a pull of many files.
 #[derive(Debug)]
-pub(super) struct ManyShown {
+pub(super) struct ManyProgress {
     bar: ProgressBar,
     files: FileCount,
     output: Output,
 }
 
-impl ManyShown {
+impl ManyProgress {
     pub(super) fn new(output: &Output, len: u64, count: u64) -> Arc<Self> {
         let files = FileCount::of(count);
         Arc::new(Self { bar: output.counted_bar(len, "pulling", &files), files, output: output.clone() })
     }
 
-    /// One more file is done, of so many bytes.
+    /// Counts a completed file of this length.
     pub(super) fn done(&self, len: u64) {
         self.bar.inc(len);
         self.files.inc();
@@ -37,7 +37,8 @@ impl ManyShown {
     }
 }
 
-impl Watch for ManyShown {
+impl Watch for ManyProgress {
+    // `done` moves the bar: the position of a batch would count its files twice.
     fn position(&self, _: u64) {}
 
     fn total(&self, _: u64) {}
@@ -47,25 +48,27 @@ impl Watch for ManyShown {
     }
 }
 
-/// Shows one large file among them, while it is under way.
+/// Adds the received bytes of one large file to the bar while it is pulled.
 #[derive(Debug)]
-pub(super) struct FileShown {
-    shown: Arc<ManyShown>,
+pub(super) struct FileProgress {
+    shown: Arc<ManyProgress>,
+    /// Bytes of this file that the bar counts now.
     position: AtomicU64,
 }
 
-impl FileShown {
-    pub(super) fn new(shown: &Arc<ManyShown>) -> Arc<Self> {
+impl FileProgress {
+    pub(super) fn new(shown: &Arc<ManyProgress>) -> Arc<Self> {
         Arc::new(Self { shown: Arc::clone(shown), position: AtomicU64::new(0) })
     }
 
-    /// It is over: what was shown of it is not counted twice.
+    /// Removes the bytes of this file from the bar, because [`ManyProgress::done`] adds its whole
+    /// length.
     pub(super) fn hide(&self) {
         self.shown.bar.dec(self.position.swap(0, Ordering::Relaxed));
     }
 }
 
-impl Watch for FileShown {
+impl Watch for FileProgress {
     fn position(&self, len: u64) {
         let before = self.position.swap(len, Ordering::Relaxed);
         if len >= before { self.shown.bar.inc(len - before) } else { self.shown.bar.dec(before - len) }
@@ -78,7 +81,7 @@ impl Watch for FileShown {
     }
 }
 
-impl Drop for ManyShown {
+impl Drop for ManyProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

@@ -1,4 +1,5 @@
-//! A directory that files of foreign names are pulled into: nothing is ever written outside of it.
+//! A directory into which files with untrusted names are pulled. No name leads to a write outside
+//! of it: neither `..` nor an absolute path nor a symbolic link.
 
 use std::io::{self, Read, Seek};
 use std::path::Path;
@@ -13,27 +14,28 @@ use crate::client::hash_reader;
 use crate::format::FileHash;
 use crate::runtime::durable::{EnclosedFile, Enclosure, PartialFile};
 
-/// Bytes that are copied at once.
+/// Length of the buffer for a copy.
 const PIECE_LEN: usize = 1 << 20;
 
-/// The directory. Everything here blocks, and may be done on several threads at once.
+/// The directory. Its methods block, and can be called on several threads at once.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: Enclosure,
-    /// Unused ones: each has the directory that it used last open.
+    /// Idle handles of the directory. Each handle has the subdirectory open that it used last. When
+    /// it changes to another one, it makes the names in the previous one durable.
     spare: Mutex<Vec<Enclosure>>,
-    /// Permission bits that no file gets.
+    /// Permission bits that are removed from every file.
     umask: u32,
 }
 
 impl Tree {
-    /// The directory at `path`, which is made if it is not there.
+    /// Opens the directory at `path`; creates it if missing.
     pub(super) fn open(path: &Path, umask: u32) -> anyhow::Result<Self> {
         let root = Enclosure::open(path).with_context(|| cannot_write(path))?;
         Ok(Self { root, spare: Mutex::default(), umask })
     }
 
-    /// Whether a file is there with these contents.
+    /// Whether the file exists with this hash, and this length if given.
     pub(super) fn has(&self, path: &str, file: FileHash, len: Option<u64>) -> bool {
         let has = || -> anyhow::Result<bool> {
             let place = place(path)?;
@@ -41,16 +43,16 @@ impl Tree {
             let found_len = found.metadata()?.len();
             Ok(len.is_none_or(|len| len == found_len) && hash_reader(found)? == file)
         };
-        // Whatever else is there is in the way, or is replaced.
+        // On any failure the file is pulled: writing it then succeeds or reports the cause.
         has().unwrap_or(false)
     }
 
-    /// Writes a file as a whole.
+    /// Writes a whole file. Replaces an existing one.
     pub(super) fn write(&self, path: &str, mode: u32, bytes: &[u8]) -> anyhow::Result<()> {
         self.put(path, mode, |file| file.write(bytes))
     }
 
-    /// Writes a file with the contents of another one in the same directory.
+    /// Copies a file within the directory. Replaces an existing one.
     pub(super) fn copy(&self, from: &str, to: &str, mode: u32) -> anyhow::Result<()> {
         let place = place(from)?;
         let mut source = self.root.open_file(&place.directories, place.file)?;
@@ -67,6 +69,7 @@ impl Tree {
         })
     }
 
+    /// Creates a file, lets `fill` write its contents, and publishes it.
     fn put(
         &self,
         path: &str,
@@ -82,8 +85,8 @@ impl Tree {
         })
     }
 
-    /// Begins a file, or goes on with what an earlier run has left of it. `None` where another
-    /// process is at it.
+    /// Begins a partial file, or opens the one of an earlier run. `None` if another process is
+    /// writing it, or if something else has its name.
     pub(super) fn begin(&self, path: &str, file: FileHash) -> anyhow::Result<Option<Partial>> {
         let place = place(path)?;
         let id = partial_id(file, place.file);
@@ -92,19 +95,20 @@ impl Tree {
         Ok(partial.map(Partial::new))
     }
 
-    /// Gives a file that is all there its name.
+    /// Renames a complete partial file to its final name, and makes the name durable.
     pub(super) fn finish(&self, path: &str, mode: u32, mut partial: Partial) -> anyhow::Result<()> {
         let place = place(path)?;
         partial.set_mode(mode & !self.umask)?;
         Ok(partial.publish(place.file.as_ref())?)
     }
 
-    /// Makes the names of all files durable.
+    /// Makes the names of all files durable. No other call may be running.
     pub(super) fn sync(&self) -> io::Result<()> {
         let spare = std::mem::take(&mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner));
         spare.into_iter().try_for_each(|mut enclosure| enclosure.sync())
     }
 
+    /// Runs `work` with an idle handle, or with a new one if all are in use.
     fn with<T>(&self, work: impl FnOnce(&mut Enclosure) -> io::Result<T>) -> anyhow::Result<T> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut enclosure = match spare {
@@ -117,6 +121,7 @@ impl Tree {
     }
 }
 
+/// Parses an untrusted path into directories and a file name.
 fn place(path: &str) -> anyhow::Result<Place<'_>> {
     Place::of(path).map_err(|refusal| anyhow!("its path is not usable: {refusal}"))
 }

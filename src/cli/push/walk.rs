@@ -1,4 +1,4 @@
-//! Which files a command line stands for.
+//! Finds the files that the arguments of a command name.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// The files, in order.
+/// The files that were found, in the order of the arguments.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) paths: Vec<PathBuf>,
-    /// The permission bits of each.
+    /// The mode of each file: permission bits and file type.
     pub(super) modes: Vec<u32>,
-    /// Bytes of all of them.
+    /// Total length of the files.
     pub(super) len: u64,
-    /// Links and special files in directories.
+    /// Number of links and special files in directories, which are skipped.
     pub(super) skipped_count: u64,
 }
 
@@ -26,8 +26,9 @@ impl Found {
     }
 }
 
-/// Links given as arguments are followed, links found in directories are not. A special file is an
-/// error as an argument, and skipped in a directory.
+/// Finds the files that the arguments name, and those below directories. A link is followed if it
+/// is an argument, and skipped in a directory. A special file is an error if it is an argument, and
+/// skipped in a directory.
 pub(super) fn walk(typed: &[PathBuf]) -> anyhow::Result<Found> {
     let mut found = Found::default();
     for path in typed {
@@ -43,8 +44,8 @@ pub(super) fn walk(typed: &[PathBuf]) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-/// Walks a directory, sorted by name, with an explicit stack, so that a deep tree does not overflow
-/// the thread's.
+/// Finds the files below a directory, sorted by name. The stack is a vector, because recursion into
+/// a deep tree could overflow the stack of the thread.
 fn walk_directory(directory: PathBuf, found: &mut Found) -> anyhow::Result<()> {
     let mut stack = list(&directory)?;
     while let Some(path) = stack.pop() {
@@ -60,7 +61,8 @@ fn walk_directory(directory: PathBuf, found: &mut Found) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The entries of a directory, the first name last.
+/// The entries of a directory in descending order, because `walk_directory` takes the last entry
+/// first.
 fn list(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     let mut paths: Vec<PathBuf> = entries.with_context(|| cannot_read(directory))?;

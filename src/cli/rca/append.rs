@@ -1,4 +1,5 @@
-//! `zorb rca append`: appends blobs to an archive, each durable when it is reported.
+//! `zorb rca append`: appends blobs to an archive. A blob is durable when its line is printed. A
+//! crash leaves all earlier blobs in the archive.
 
 use std::fs::File;
 use std::io::{Read, stdin};
@@ -41,7 +42,7 @@ pub(in crate::cli) struct AppendArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints per blob.
+/// The record of each blob with `--json`.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     name: &'a str,
@@ -49,7 +50,7 @@ struct Row<'a> {
     stored_len: u64,
 }
 
-/// What `--json` prints last.
+/// The last record with `--json`.
 #[derive(Debug, Serialize)]
 struct Last {
     blobs: usize,
@@ -88,7 +89,8 @@ pub(super) fn run(args: AppendArgs) -> anyhow::Result<()> {
     append_all(writer, path, &sources, &output)
 }
 
-/// Appends the sources in order, and reports each. If one fails, those before it stay appended.
+/// Appends the sources in order, and prints a line for each. Ends at the first that fails; those
+/// before it stay appended.
 pub(super) fn append_all(
     mut writer: Writer<File>,
     path: &Path,
@@ -98,6 +100,7 @@ pub(super) fn append_all(
     let bar = output.bar(sources.iter().map(|source| source.len).sum(), "appending");
     let (begin, mut content_len) = (writer.opened().committed_end, 0);
     for (index, source) in sources.iter().enumerate() {
+        // Tells a source that cannot be read from an archive that cannot be written.
         let appended = append_one(&mut writer, source, &bar).map_err(|error| match error.downcast::<Error>() {
             Ok(Error::Content { source: error }) => anyhow!(error).context(cannot_read(&source.path)),
             Ok(error) => anyhow!(error).context(cannot_append(path)),
@@ -141,7 +144,8 @@ fn were(count: usize) -> String {
     format!("{} {verb}", Count(count as u64, "blob"))
 }
 
-/// Refuses anything but a regular file: an archive is locked, truncated and synced.
+/// Refuses anything but a regular file, because a device or a pipe cannot be locked, truncated and
+/// synced as an archive needs.
 pub(super) fn check_kind(file: &File, path: &Path) -> anyhow::Result<()> {
     if !file.metadata().with_context(|| cannot_append(path))?.is_file() {
         bail!("{}: not a regular file", cannot_append(path));
@@ -158,6 +162,7 @@ pub(super) fn refused(path: &Path, error: Error) -> anyhow::Error {
     anyhow!(error).context(what)
 }
 
+/// The text of an error about this archive.
 fn cannot_append(path: &Path) -> String {
     format!("cannot append to {}", path.display())
 }

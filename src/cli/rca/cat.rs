@@ -1,4 +1,4 @@
-//! `zorb rca cat`: the content of one blob.
+//! `zorb rca cat`: writes the content of one blob to stdout.
 
 use std::path::PathBuf;
 
@@ -37,6 +37,7 @@ pub(super) fn run(args: CatArgs) -> anyhow::Result<()> {
     let archive = Archive::open(bar.wrap_read(open_file(path)?), ReadOptions::default());
     bar.finish_and_clear();
     let mut archive = archive.map_err(|error| describe(path, error))?;
+    // Only the verified blobs are searched.
     let Some(index) = find(&archive, &args) else { return Err(missing(archive, &args)) };
     let mut blob = archive
         .blob(index)
@@ -52,6 +53,7 @@ pub(super) fn run(args: CatArgs) -> anyhow::Result<()> {
     archive.into_damage().map_or(Ok(()), |error| Err(describe(path, error)))
 }
 
+/// The index of the wanted blob among the verified blobs; of several with one name, the last.
 fn find<R: std::io::Read + std::io::Seek>(archive: &Archive<R>, args: &CatArgs) -> Option<usize> {
     match (&args.name, args.index) {
         (Some(name), _) => archive.verified().iter().rposition(|entry| entry.name() == name),
@@ -59,10 +61,11 @@ fn find<R: std::io::Read + std::io::Seek>(archive: &Archive<R>, args: &CatArgs) 
     }
 }
 
-/// Why there is nothing to write.
+/// The error for a blob that does not exist, or cannot be verified.
 fn missing<R: std::io::Read + std::io::Seek>(archive: Archive<R>, args: &CatArgs) -> anyhow::Error {
     let path = args.archive.display();
     let (verified, unverified) = (archive.verified().len(), archive.unverified());
+    // Whether the blob is before the damage, but in a session whose hash cannot be checked.
     let is_there = match (&args.name, args.index) {
         (Some(name), _) => unverified.iter().any(|entry| entry.name() == name),
         (None, index) => index.is_some_and(|index| index < verified + unverified.len()),
@@ -75,10 +78,10 @@ fn missing<R: std::io::Read + std::io::Seek>(archive: Archive<R>, args: &CatArgs
         }
     };
     match archive.into_damage() {
-        Some(error) if is_there => anyhow::Error::new(error).context(format!(
-            "{path} is damaged before that blob; its hash cannot be \
-                verified"
-        )),
+        Some(error) if is_there => {
+            let what = format!("{path} is damaged before that blob; its hash cannot be verified");
+            anyhow::Error::new(error).context(what)
+        }
         Some(error) => anyhow::Error::new(error).context(format!("{what} before its damage")),
         None => anyhow!(what),
     }

@@ -1,4 +1,4 @@
-//! `zorb rca create`: a new archive.
+//! `zorb rca create`: creates an archive, and appends files to it if some are given.
 
 use std::path::PathBuf;
 

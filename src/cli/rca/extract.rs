@@ -1,4 +1,5 @@
-//! `zorb rca extract`: blobs as files, only below one directory.
+//! `zorb rca extract`: writes blobs to files below one directory. Blobs that cannot be verified are
+//! left out.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -44,7 +45,7 @@ pub(in crate::cli) struct ExtractArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints per blob, or per NAME that is not there.
+/// The record of each blob with `--json`, and of each NAME that does not exist.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     name: &'a str,
@@ -52,7 +53,7 @@ struct Row<'a> {
     error: Option<String>,
 }
 
-/// What `--json` prints last.
+/// The last record with `--json`.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Last {
     extracted: u64,
@@ -72,6 +73,7 @@ fn extract(args: &ExtractArgs, stop: &Stop) -> anyhow::Result<()> {
     let target = Enclosure::open(&args.directory).with_context(|| format!("cannot write to the directory {dir}"))?;
     let mut job = Job { archive, target, path, replace: args.force, stop, output: &output, last: Last::default() };
     let wanted = job.choose(&args.names)?;
+    // The verification has moved the bar to its end. Writing reads the archive again.
     bar.reset();
     for index in wanted {
         job.extract(index)?;
@@ -95,20 +97,26 @@ fn extract(args: &ExtractArgs, stop: &Stop) -> anyhow::Result<()> {
 /// The archive, with a progress bar, and interruptible by a signal.
 type Source = Stoppable<ProgressBarIter<File>>;
 
+/// An extraction that is under way.
 struct Job<'a> {
     archive: Archive<Source>,
     target: Enclosure,
+    /// The path of the archive, for errors.
     path: &'a Path,
+    /// Whether existing files are replaced.
     replace: bool,
     stop: &'a Stop,
     output: &'a Output,
+    /// The totals so far.
     last: Last,
 }
 
 impl Job<'_> {
-    /// Which blobs are to be written, in the order of the archive: of each name the last.
+    /// The indexes of the blobs to write: those with these names, or all if `names` is empty. Of
+    /// several blobs with one name, the last.
     fn choose(&mut self, names: &[String]) -> anyhow::Result<BTreeSet<usize>> {
         let entries = self.archive.verified().iter().enumerate();
+        // A later blob replaces an earlier one of the same name in the map.
         let newest: HashMap<String, usize> = entries.map(|(index, entry)| (entry.name().to_owned(), index)).collect();
         if names.is_empty() {
             return Ok(newest.into_values().collect());
@@ -123,8 +131,8 @@ impl Job<'_> {
         Ok(chosen)
     }
 
-    /// Writes one blob to its file. The errors are those after which no other blob can be written
-    /// either.
+    /// Writes one blob to its file, and prints its record. Returns an error only if no further blob
+    /// can be written; prints and counts any other.
     fn extract(&mut self, index: usize) -> anyhow::Result<()> {
         let Some(name) = self.archive.verified().get(index).map(|entry| entry.name().to_owned()) else { return Ok(()) };
         let length = match Place::of(&name) {
@@ -141,7 +149,8 @@ impl Job<'_> {
         }
     }
 
-    /// The outer error is the archive's, the inner one that of the file.
+    /// Writes a blob to a file. The outer error is about the archive, or says that a signal has
+    /// stopped the command; it ends the extraction. The inner error is about this file.
     fn write(&mut self, index: usize, place: &Place<'_>) -> anyhow::Result<anyhow::Result<u64>> {
         let of_archive = |error: Error| describe(self.path, error);
         let mut file = match self.target.create(&place.directories) {
@@ -153,7 +162,7 @@ impl Job<'_> {
         let mut length = 0;
         loop {
             self.stop.check()?;
-            // Reading to the end checks that the content is still what was verified.
+            // The last read also checks that the content has not changed since it was verified.
             let len = blob.read_content(&mut piece).map_err(of_archive)?;
             if len == 0 {
                 break;
@@ -170,6 +179,7 @@ impl Job<'_> {
         }))
     }
 
+    /// Prints and counts a blob that could not be extracted.
     fn fail(&mut self, name: &str, error: &anyhow::Error) -> anyhow::Result<()> {
         self.last.failed += 1;
         self.output.complain(format_args!("cannot extract `{}`: {error:#}", Plain(name)));

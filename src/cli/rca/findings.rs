@@ -1,34 +1,41 @@
 //! One pass over an archive, to its end or to the first damage.
+//!
+//! The blobs of one `zorb rca append` form a session. A session ends with a hash that covers all
+//! its blobs, so that they are verified only when the hash was read.
 
 use std::io::Read;
 
 use crate::rca::{Dialect, End, Error, Event, Reader, UnverifiedBlob};
 
-/// What a pass has found.
+/// The results of a pass.
 #[derive(Debug)]
 pub(super) struct Findings {
-    /// Blobs that could be read to their end.
+    /// Number of blobs that could be read to their end.
     pub(super) blob_count: u64,
-    /// How many of them, from the first on, a right hash vouches for. All of them at a clean end.
+    /// Number of blobs, from the first one on, that a correct session hash covers. At a clean end,
+    /// all blobs.
     pub(super) verified_count: u64,
-    /// Sessions whose hash was right.
+    /// Number of sessions whose hash was correct.
     pub(super) session_count: u64,
-    /// Bytes of the contents of all of these blobs.
+    /// Content bytes of the blobs that were read.
     pub(super) content_len: u64,
-    /// The dialect as far as it has shown.
+    /// Which of two variants of the format the archive has, as far as it can be detected.
     pub(super) dialect: Dialect,
-    /// Known at a clean end only.
+    /// Whether bytes of an interrupted append follow the last session. `None` if the pass did not
+    /// reach the end.
     pub(super) trailing_garbage: Option<bool>,
-    /// Why it was not a clean end.
+    /// The damage or failure that ended the pass.
     pub(super) error: Option<Error>,
 }
 
 impl Findings {
-    /// Reads all of it. `visit` reads a blob to its end, or not at all, and says how long it is.
+    /// Reads the archive to its end or to the first damage. Calls `visit` for each blob. `visit`
+    /// reads the blob to its end or not at all, and returns the length of what it has read.
     ///
     /// # Errors
     ///
-    /// Those of `visit` that are not about the archive.
+    /// `visit` returned an error that is not about the archive. An error about the archive is in
+    /// the result.
     pub(super) fn collect<R: Read>(
         source: R,
         mut visit: impl FnMut(&mut UnverifiedBlob<'_, R>) -> anyhow::Result<u64>,

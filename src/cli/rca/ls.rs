@@ -1,4 +1,4 @@
-//! `zorb rca ls`: what is in an archive, blob by blob, as far as it can be read.
+//! `zorb rca ls`: lists the blobs of an archive, as far as it can be read.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ pub(in crate::cli) struct LsArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints per blob.
+/// The record of each blob with `--json`.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     name: &'a str,
@@ -35,11 +35,11 @@ struct Row<'a> {
     sha256: &'a str,
 }
 
-/// What `--json` prints last.
+/// The last record with `--json`.
 #[derive(Debug, Serialize)]
 struct Last {
     blobs: u64,
-    /// `null` before the end is known.
+    /// `null` if the end was not reached.
     trailing_garbage: Option<bool>,
     dialect: &'static str,
     error: Option<Fault>,
@@ -76,7 +76,7 @@ pub(super) fn run(args: LsArgs) -> anyhow::Result<()> {
     findings.error.map_or(Ok(()), |error| Err(describe(path, error)))
 }
 
-/// The last line for people, which `verify` has too.
+/// The last line for people, which `zorb rca verify` prints, too.
 pub(super) fn summary(findings: &Findings) -> String {
     let (blobs, size) = (Count(findings.blob_count, "blob"), Size(findings.content_len));
     if findings.error.is_some() {

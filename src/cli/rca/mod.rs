@@ -1,4 +1,4 @@
-//! `zorb rca`: archives of named blobs, without a server.
+//! `zorb rca`: creates, extends and reads archives of named blobs. Needs no server.
 
 mod append;
 mod cat;
@@ -22,7 +22,7 @@ use serde::Serialize;
 pub(super) use self::names::Place;
 use crate::rca::Error;
 
-/// Bytes of content that are read at once.
+/// Length of the buffer for reads of content.
 const PIECE_LEN: usize = 128 << 10;
 
 #[derive(Debug, Subcommand)]
@@ -46,11 +46,11 @@ pub(super) fn run(command: RcaCommand) -> anyhow::Result<()> {
     }
 }
 
-/// What `--json` says of an error in an archive.
+/// The error of an archive, in a record with `--json`.
 #[derive(Debug, Serialize)]
 struct Fault {
     code: &'static str,
-    /// `null` if it is not about a place.
+    /// `null` if the error has no position.
     offset: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ impl From<&Error> for Fault {
     }
 }
 
-/// The sentence for an archive that could not be read to its end.
+/// The error for an archive that could not be read to its end.
 fn describe(path: &Path, error: Error) -> anyhow::Error {
     let name = path.display();
     let what = if error.is_damage() { format!("{name} is damaged") } else { cannot_read(path) };
@@ -71,19 +71,19 @@ fn cannot_read(path: &Path) -> String {
     format!("cannot read {}", path.display())
 }
 
-/// Opens an archive that is read more than once.
+/// Opens an archive that is read more than once, so that stdin is not possible.
 fn open_file(path: &Path) -> anyhow::Result<File> {
     let file = File::open(path).with_context(|| cannot_read(path))?;
     let metadata = file.metadata().with_context(|| cannot_read(path))?;
-    // Opening a directory succeeds, and reading it fails with a message about a byte of the
-    // archive.
+    // Opening a directory would succeed, and reading it would fail with a confusing message.
     if metadata.is_dir() {
         bail!("{}: is a directory", cannot_read(path));
     }
     Ok(file)
 }
 
-/// An archive that is read from front to back; `-` is stdin.
+/// Opens an archive that is read once, from front to back; `-` is stdin. Reads from a file advance
+/// the progress bar.
 fn open_stream(path: &Path, bar: &ProgressBar) -> anyhow::Result<Box<dyn Read>> {
     if path == Path::new("-") {
         return Ok(Box::new(stdin()));
@@ -91,7 +91,7 @@ fn open_stream(path: &Path, bar: &ProgressBar) -> anyhow::Result<Box<dyn Read>> 
     Ok(Box::new(bar.wrap_read(open_file(path)?)))
 }
 
-/// The length of an archive, for the eye.
+/// The length of an archive, for the progress bar; 0 if it is not known.
 fn file_len(path: &Path) -> u64 {
     if path == Path::new("-") { 0 } else { fs::metadata(path).map_or(0, |metadata| metadata.len()) }
 }

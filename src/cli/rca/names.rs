@@ -1,19 +1,20 @@
-//! Names of blobs: which of them are usable as paths.
+//! Converts names of blobs to paths of files.
 //!
-//! To the format a name is any text without NUL. The name comes from an untrusted archive, so it is
-//! neither a path to follow nor safe for a terminal.
+//! The format of archives allows any text without NUL as a name. An archive may be untrusted, so
+//! that a name like `../x` must not become a path. A name must also be escaped before it is
+//! printed.
 
 use thiserror::Error;
 
-/// The path of a blob's file, below the output directory.
+/// The path of a file below a directory, from an untrusted name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Place<'a> {
-    /// From the outside in; none of them is empty, `.` or `..`.
+    /// The subdirectories, outermost first. None of them is empty, `.` or `..`.
     pub(in crate::cli) directories: Vec<&'a str>,
     pub(in crate::cli) file: &'a str,
 }
 
-/// Why a name is no place for a file.
+/// Why a name cannot be used as a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(in crate::cli) enum Refusal {
     #[error("it is empty")]
@@ -27,7 +28,8 @@ pub(in crate::cli) enum Refusal {
 }
 
 impl<'a> Place<'a> {
-    /// What a name says; every place has one name.
+    /// Parses a name. Different names have different places, so that no file overwrites the file of
+    /// another name.
     pub(in crate::cli) fn of(name: &'a str) -> Result<Self, Refusal> {
         if name.is_empty() {
             return Err(Refusal::Empty);
@@ -59,7 +61,7 @@ mod tests {
         assert_eq!(Place::of("a"), place(&[], "a"));
         assert_eq!(Place::of("a/b c/..."), place(&["a", "b c"], "..."));
         assert_eq!(Place::of(".hidden/..x"), place(&[".hidden"], "..x"));
-        // A backslash is a letter like others.
+        // A backslash is not a separator.
         assert_eq!(Place::of("..\\x"), place(&[], "..\\x"));
         for (name, refusal) in [
             ("", Refusal::Empty),

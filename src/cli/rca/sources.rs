@@ -2,7 +2,8 @@
 //! their blobs.
 //!
 //! All sources are found before the archive is written, so that a wrong path or name changes
-//! nothing. Files are opened later. If that fails for one, the blobs before it stay appended.
+//! nothing. Each file is opened only when it is appended. If it cannot be opened then, the blobs
+//! before it stay appended.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -36,7 +37,7 @@ pub(super) struct SourceArgs {
 pub(super) struct Source {
     pub(super) path: PathBuf,
     pub(super) name: String,
-    /// Its length when it was found, for the progress bar only; 0 for stdin.
+    /// Length of the file when it was found, for the progress bar only; 0 for stdin.
     pub(super) len: u64,
 }
 
@@ -46,7 +47,8 @@ impl Source {
     }
 }
 
-/// Finds the sources of these arguments, in order. The archive itself is not among them.
+/// Finds the sources that the arguments name, in order. Fails if one of them is the archive itself.
+/// Prints a remark if `extract` will refuse a name.
 pub(super) fn find(
     archive: &Path,
     files: &[PathBuf],
@@ -73,6 +75,7 @@ pub(super) fn find(
     Ok(search.found)
 }
 
+/// The search for sources, with those found so far.
 struct Search<'a> {
     /// [`identity`] of the archive, if it exists.
     archive: Option<(u64, u64)>,
@@ -82,6 +85,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    /// Adds a file or stdin from the command line, with the name of `--name`.
     fn add_named(&mut self, path: &Path, name: &str) -> anyhow::Result<()> {
         let len = match path == Path::new("-") {
             true => 0,
@@ -91,7 +95,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Adds a path from the command line. Symbolic links are followed.
+    /// Adds a file from the command line, or with `--recursive` a directory. Follows symbolic
+    /// links.
     fn add(&mut self, path: &Path) -> anyhow::Result<()> {
         if self.is_recursive && path.is_dir() {
             return self.add_directory(path);
@@ -101,8 +106,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Adds all regular files below a directory, ordered by name. Symbolic links are skipped: they
-    /// can form cycles, and lead out of the directory.
+    /// Adds all regular files below a directory, ordered by name, except the archive. Skips
+    /// symbolic links, because they can form cycles and lead out of the directory.
     fn add_directory(&mut self, directory: &Path) -> anyhow::Result<()> {
         let list = || -> std::io::Result<Vec<_>> { fs::read_dir(directory)?.collect() };
         let mut entries = list().with_context(|| cannot_read(directory))?;
@@ -124,7 +129,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Checks that a path is neither a directory nor the archive. Returns its metadata.
+    /// Checks that a path exists and is neither a directory nor the archive. Returns its metadata.
     fn check_path(&self, path: &Path) -> anyhow::Result<Metadata> {
         let metadata = fs::metadata(path).with_context(|| cannot_read(path))?;
         if metadata.is_dir() {
@@ -137,7 +142,7 @@ impl Search<'_> {
     }
 }
 
-/// Device and inode.
+/// Device and inode, by which two paths of the same file are recognized.
 fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
@@ -149,7 +154,8 @@ fn name_of(path: &Path) -> anyhow::Result<String> {
     name.map_err(|_| anyhow!("the name {} is not valid UTF-8; pass --name NAME", path.display()))
 }
 
-/// Reports names that `extract` will refuse. They are valid in an archive, so this is no error.
+/// Prints a remark about names that `extract` will refuse. It is no error, because an archive may
+/// have such names.
 fn report_unextractable_names(found: &[Source], output: &Output) {
     let mut refused = found.iter().filter_map(|source| Some((&source.name, Place::of(&source.name).err()?)));
     if let Some((name, refusal)) = refused.next() {

@@ -1,4 +1,4 @@
-//! `zorb rca verify`: whether an archive is sound, and up to where.
+//! `zorb rca verify`: verifies an archive, and prints up to where it is valid.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub(in crate::cli) struct VerifyArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints.
+/// The record with `--json`.
 #[derive(Debug, Serialize)]
 struct Record {
     path: String,

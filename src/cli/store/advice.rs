@@ -1,4 +1,4 @@
-//! What to do about a store that cannot be used as it is.
+//! Errors with advice, for a store that cannot be used in its current state.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::runtime::outage::Outage;
 use crate::runtime::telemetry::chain;
 use crate::service::{Gap, StoreError};
 
-/// There is no store, and none may be made.
+/// The error for a missing store when `require_store` is set.
 pub(in crate::cli) fn no_store(data_dir: &Path) -> anyhow::Error {
     let dir = data_dir.display();
     anyhow!(
@@ -18,13 +18,13 @@ pub(in crate::cli) fn no_store(data_dir: &Path) -> anyhow::Error {
     )
 }
 
-/// The index is not there, or empty, but the rest of the store is.
+/// The error for a missing or empty index of a store that has data.
 pub(in crate::cli) fn lost_index(data_dir: &Path, is_empty: bool) -> anyhow::Error {
     let (dir, what) = (data_dir.display(), if is_empty { "empty" } else { "gone" });
     anyhow!("the index of {dir} is {what}, but the store has data: run zorb index rebuild --data-dir {dir}")
 }
 
-/// What a gap between the index and the rest of the store calls for.
+/// The error for an index that does not match the data directory, with advice.
 pub(in crate::cli) fn of_gap(data_dir: &Path, gap: Gap) -> anyhow::Error {
     let dir = data_dir.display();
     match gap {
@@ -43,7 +43,7 @@ pub(in crate::cli) fn of_gap(data_dir: &Path, gap: Gap) -> anyhow::Error {
     }
 }
 
-/// Says what to do where the index is what an error is about, and leaves other errors as they are.
+/// Adds advice to errors that come from the index; returns other errors unchanged.
 pub(in crate::cli) fn explain(data_dir: &Path, error: anyhow::Error) -> anyhow::Error {
     let dir = data_dir.display();
     let Some(index) = index_error(&error) else { return error };
@@ -71,10 +71,47 @@ pub(in crate::cli) fn explain(data_dir: &Path, error: anyhow::Error) -> anyhow::
     }
 }
 
-/// The failure of the index that an error comes from.
+/// The index error that caused this error.
 fn index_error(error: &anyhow::Error) -> Option<&IndexError> {
     error.chain().find_map(|cause| match cause.downcast_ref::<StoreError>() {
         Some(StoreError::Index(error)) => Some(error),
         _ => cause.downcast_ref::<IndexError>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blob::records::Seq;
+
+    fn explained(kind: IndexErrorKind) -> String {
+        let error = IndexError { op: "read a row", kind, source: "error returned from database: (code: 14)".into() };
+        format!("{:#}", explain(Path::new("/data"), StoreError::from(error).into()))
+    }
+
+    #[test]
+    fn every_failure_of_an_index_has_its_remedy() {
+        for (kind, remedy) in [
+            (IndexErrorKind::Damaged, "zorb index rebuild --data-dir /data"),
+            (IndexErrorKind::Newer, "use that version or a later one"),
+            (IndexErrorKind::Older, "start zorb serve of this version once"),
+            (IndexErrorKind::Outage(Outage::CannotOpen), "check owner and permissions of /data"),
+            (IndexErrorKind::Outage(Outage::ReadOnly), "check owner and permissions of /data"),
+        ] {
+            let told = explained(kind);
+            assert!(told.contains("the index of /data") && told.contains(remedy), "{kind:?}: {told}");
+        }
+        let told = explained(IndexErrorKind::Outage(Outage::Failing));
+        assert!(told.contains("cannot read a row"), "what has no remedy is told as it is: {told}");
+        for (gap, remedy) in [
+            (Gap::EmptyIndex, "zorb index rebuild --data-dir /data"),
+            (Gap::Behind { seq: Seq::new(7) }, "zorb index rebuild --data-dir /data"),
+            (Gap::RecordsMissing { seq: Seq::new(7) }, "restore the directory /data/shards"),
+            (Gap::Unidentified, "start zorb serve on /data once"),
+            (Gap::NoStore, "its file system is mounted"),
+        ] {
+            let told = format!("{:#}", of_gap(Path::new("/data"), gap));
+            assert!(told.contains(remedy), "{told}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn sizes_have_one_decimal_and_never_reach_1024_of_a_unit() {
+fn sizes_have_one_decimal_and_are_below_1024_of_their_unit() {
     for (len, expected) in [
         (0, "0 B"),
         (1, "1 B"),

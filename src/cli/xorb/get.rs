@@ -1,4 +1,4 @@
-//! `zorb xorb get`: a xorb, or some chunks of it, from a server.
+//! `zorb xorb get`: downloads a xorb, or some of its chunks.
 
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ pub(in crate::cli) struct GetArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints.
+/// The record with `--json`.
 #[derive(Debug, Serialize)]
 struct Record {
     hash: String,

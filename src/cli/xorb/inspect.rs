@@ -1,4 +1,4 @@
-//! `zorb xorb inspect`: what is in a xorb, chunk by chunk, as far as it is sound.
+//! `zorb xorb inspect`: prints the contents of a xorb, up to the first damage.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::format::compression::Scheme;
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::format::xorb::{VerifiedChunk, Verifier, XorbError};
 
-/// Offset of a footer's version from its start.
+/// Offset of the version within a footer: 7 bytes that identify the footer come first.
 const FOOTER_VERSION_OFFSET: usize = 7;
 
 /// Print the contents of a xorb: a summary, and each chunk with hash, scheme and offsets.
@@ -29,15 +29,15 @@ pub(in crate::cli) struct InspectArgs {
     output: OutputArgs,
 }
 
-/// What there is to see, and what `--json` prints.
+/// The contents of a xorb. Also the record with `--json`.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     path: String,
-    /// None of a damaged xorb.
+    /// `None` if the xorb is damaged.
     hash: Option<String>,
     /// Bytes of the file.
     len: u64,
-    /// Bytes of the chunks' records.
+    /// Bytes of the serialized chunks.
     serialized_len: u64,
     raw_len: u64,
     chunks: Vec<Row>,
@@ -45,6 +45,7 @@ struct Report {
     damage: Option<Damage>,
 }
 
+/// A chunk.
 #[derive(Debug, Serialize)]
 struct Row {
     index: u32,
@@ -56,6 +57,7 @@ struct Row {
     raw_len: u64,
 }
 
+/// The footer after the chunks, which a xorb file may have.
 #[derive(Debug, Serialize)]
 struct Footer {
     version: u8,
@@ -63,6 +65,7 @@ struct Footer {
     len: u64,
 }
 
+/// The first damage, after which nothing is read.
 #[derive(Debug, Serialize)]
 struct Damage {
     code: &'static str,
@@ -102,11 +105,14 @@ impl Report {
         self.hash = Some(xorb.hash().to_string());
         let len = self.len - self.serialized_len;
         let footer = usize::try_from(self.serialized_len).ok().and_then(|start| bytes.get(start..)).unwrap_or_default();
+        // The bytes after the chunks are a valid footer, or there are none: `finish` has checked
+        // it.
         let version = footer.get(FOOTER_VERSION_OFFSET);
         self.footer = version.map(|version| Footer { version: *version, offset: self.serialized_len, len });
         Ok(())
     }
 
+    /// Adds a chunk to the report.
     fn push(&mut self, chunk: &VerifiedChunk<'_>) {
         let (serialized_len, raw_len) = (chunk.frame.bytes.len() as u64, chunk.raw.len() as u64);
         self.chunks.push(Row {
@@ -132,7 +138,7 @@ impl Report {
         let share = Share { part: serialized_len, whole: raw_len };
         output.line(format_args!("stored  {}, {share} of raw", exact(serialized_len)))?;
         match &self.footer {
-            // The footer was not reached.
+            // The verification ended before it reached a footer.
             None if self.damage.is_some() => {}
             Some(footer) => output.line(format_args!("footer  version {}, {}", footer.version, exact(footer.len)))?,
             None => output.line("footer  none")?,
@@ -156,7 +162,7 @@ impl Report {
         Ok(())
     }
 
-    /// How many chunks have which scheme.
+    /// The number of chunks of each compression scheme.
     fn schemes(&self) -> String {
         let of = |scheme: Scheme| {
             let name = scheme.to_string();
@@ -167,7 +173,7 @@ impl Report {
     }
 }
 
-/// A size, to read and to the byte.
+/// A rounded size, with the exact number of bytes.
 fn exact(len: u64) -> String {
     if len < 1024 { Size(len).to_string() } else { format!("{} ({})", Size(len), Count(len, "byte")) }
 }

@@ -1,4 +1,4 @@
-//! `zorb xorb`: xorb files, most of it without a server.
+//! `zorb xorb`: commands for xorb files. Only `put` and `get` need a server.
 
 mod get;
 mod inspect;
@@ -54,7 +54,7 @@ impl Input {
         File::open(path).map(Self::File).with_context(|| cannot_read(path))
     }
 
-    /// The length of a file, as far as it is known before it is read.
+    /// The length of a file; 0 if it is not known before reading.
     fn len(path: &Path) -> anyhow::Result<u64> {
         if path == Path::new("-") {
             return Ok(0);
@@ -77,8 +77,8 @@ fn cannot_read(path: &Path) -> String {
     format!("cannot read {}", path.display())
 }
 
-/// Reads a file that may be a xorb, up to one byte more than a xorb can have, which is enough to
-/// refuse it.
+/// Reads a file that may be a xorb. Reads at most one byte more than the longest xorb, which is
+/// enough for the caller to refuse a longer file.
 fn read_xorb(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut input = Input::open(path)?.take(MAX_XORB_BODY_LEN + 1);
@@ -86,7 +86,8 @@ fn read_xorb(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a xorb file and says what it is.
+/// Reads and verifies a xorb file. The outer error says that the file cannot be read, the inner one
+/// that it is not a valid xorb.
 fn verify_file(path: &Path) -> anyhow::Result<Result<VerifiedXorb, XorbError>> {
     verify_reader(Input::open(path)?).with_context(|| cannot_read(path))
 }

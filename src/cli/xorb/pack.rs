@@ -1,4 +1,4 @@
-//! `zorb xorb pack`: files in, xorb files out.
+//! `zorb xorb pack`: packs files into xorb files.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -16,10 +16,11 @@ use crate::format::compression::Policy;
 use crate::format::xorb::BuiltXorb;
 use crate::runtime::durable::{TempFile, create_directory};
 
-/// Bytes that are read at once.
+/// Length of the buffer for reads.
 const PIECE_LEN: usize = 1 << 20;
 
-/// Ranges of chunks that people are shown per file. A file that repeats itself has thousands.
+/// Maximum number of chunk ranges that are printed per file. A file with many repetitions has
+/// thousands of them.
 const MAX_SHOWN_TERM_COUNT: usize = 10;
 
 /// Cut files into chunks and pack them into xorbs.
@@ -42,7 +43,7 @@ pub(in crate::cli) struct PackArgs {
     output: OutputArgs,
 }
 
-/// [`Policy`] as it is typed.
+/// [`Policy`] as a command-line argument.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Compression {
     /// Try LZ4 with and without byte grouping on each chunk and keep the smallest
@@ -70,7 +71,7 @@ impl From<Compression> for Policy {
     }
 }
 
-/// What `--json` prints: each xorb when it is written, then the files, then the total.
+/// The records with `--json`: each xorb when it is written, then the files, then the total.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Record<'a> {
@@ -79,7 +80,7 @@ enum Record<'a> {
     Total { files: usize, xorbs: u64, raw_len: u64, serialized_len: u64, duplicate_chunks: u64, duplicate_len: u64 },
 }
 
-/// A run of chunks, in the order of the file.
+/// A term of a file: consecutive chunks of one xorb. The terms in their order are the file.
 #[derive(Debug, Serialize)]
 struct TermRecord {
     xorb: String,
@@ -99,7 +100,7 @@ pub(super) fn run(args: PackArgs) -> anyhow::Result<()> {
     let dir = &args.output_dir;
     let mut target = Target { dir, output: Output::new(args.output), count: 0, raw_len: 0, serialized_len: 0 };
     create_directory(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
-    // Looked at first: a name that is wrong is found before the work begins.
+    // The lengths are read first, so that a wrong path is reported before the work begins.
     let total = args.files.iter().map(|path| Input::len(path)).sum::<anyhow::Result<u64>>()?;
     let bar = target.output.bar(total, "packing");
     let mut packer = Packer::new(args.compression.into());
@@ -112,7 +113,7 @@ pub(super) fn run(args: PackArgs) -> anyhow::Result<()> {
     report(&target, &args.files, &packed)
 }
 
-/// Gives a file to the packer, and what gets full to the target.
+/// Feeds a file to the packer, and writes each full xorb.
 fn feed(packer: &mut Packer, path: &Path, target: &mut Target<'_>, bar: &ProgressBar) -> anyhow::Result<()> {
     let mut input = Input::open(path)?;
     let mut buffer = vec![0; PIECE_LEN];
@@ -132,7 +133,7 @@ fn feed(packer: &mut Packer, path: &Path, target: &mut Target<'_>, bar: &Progres
     packer.end_file().map_or(Ok(()), |full| target.publish(&full))
 }
 
-/// Where xorbs go.
+/// The directory to which xorbs are written, and the totals so far.
 struct Target<'a> {
     dir: &'a Path,
     output: Output,
@@ -142,7 +143,8 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Writes a xorb to its file, and says so.
+    /// Writes a xorb to its file, and prints its line. An existing file is verified and left
+    /// unchanged.
     fn publish(&mut self, built: &BuiltXorb) -> anyhow::Result<()> {
         let (xorb, hash) = (built.xorb(), built.xorb().hash());
         let path = self.dir.join(format!("{hash}.xorb"));
@@ -182,7 +184,7 @@ impl Target<'_> {
     }
 }
 
-/// Says where the files are.
+/// Prints each file with its terms, then the total.
 fn report(target: &Target<'_>, paths: &[PathBuf], packed: &Packed) -> anyhow::Result<()> {
     let output = &target.output;
     for (path, file) in paths.iter().zip(&packed.files) {

@@ -1,4 +1,4 @@
-//! `zorb xorb put`: xorb files to a server.
+//! `zorb xorb put`: uploads xorb files to a server.
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ pub(in crate::cli) struct PutArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints per file.
+/// The record of each file with `--json`.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Record<'a> {
@@ -57,6 +57,7 @@ pub(super) fn run(args: PutArgs) -> anyhow::Result<()> {
             report(&output, path, &result)?;
             match result {
                 Ok(_) => {}
+                // The error of an only file is the error of the command.
                 Err(error) if args.files.len() == 1 => return Err(error.into()),
                 Err(error) => {
                     failed_count += 1;
@@ -71,12 +72,14 @@ pub(super) fn run(args: PutArgs) -> anyhow::Result<()> {
     })
 }
 
+/// Uploads one file, and shows its progress.
 async fn put(server: &Server, path: &Path, workers: &Workers, output: &Output) -> Result<Put, PutError> {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let watch = Shown::new(output, name.into_owned());
     Box::pin(server.put(path, workers, watch)).await
 }
 
+/// Prints the result of one file. The caller prints the error for people.
 fn report(output: &Output, path: &Path, result: &Result<Put, PutError>) -> anyhow::Result<()> {
     let name = path.to_string_lossy();
     match result {

@@ -1,4 +1,4 @@
-//! `zorb xorb unpack`: the contents of a xorb.
+//! `zorb xorb unpack`: writes the decompressed chunks of a xorb.
 
 use std::path::PathBuf;
 
@@ -16,6 +16,7 @@ use crate::format::compression::Decoder;
 use crate::format::xorb::{Layout, Splitter, verify};
 use crate::format::{ChunkRange, ChunkRangeSpec};
 
+/// Why splitting and decompressing cannot fail.
 const VERIFIED: &str = "the whole xorb was verified a moment ago";
 
 /// Write the decompressed contents of a xorb's chunks.
@@ -37,7 +38,7 @@ pub(in crate::cli) struct UnpackArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints.
+/// The record with `--json`.
 #[derive(Debug, Serialize)]
 struct Record {
     hash: String,
@@ -78,7 +79,7 @@ pub(super) fn run(args: UnpackArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The records of these chunks.
+/// The serialized bytes of these chunks.
 fn slice<'a>(xorb: &'a [u8], layout: &Layout, chunks: ChunkRange) -> &'a [u8] {
     let range = layout.serialized_range(chunks).expect("the range was resolved against this xorb");
     let at = |offset| usize::try_from(offset).expect("the xorb is in memory");

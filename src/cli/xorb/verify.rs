@@ -1,4 +1,4 @@
-//! `zorb xorb verify`: whether a file is the xorb that it should be.
+//! `zorb xorb verify`: checks whether a file is a valid xorb with the expected hash.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ pub(in crate::cli) struct VerifyArgs {
     output: OutputArgs,
 }
 
-/// What `--json` prints.
+/// The record with `--json`.
 #[derive(Debug, Default, Serialize)]
 struct Record {
     path: String,
@@ -78,7 +78,7 @@ pub(super) fn run(args: VerifyArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The hash that a file's name claims.
+/// The hash in the name of a file, if the name is `<hash>.xorb`.
 fn hash_of_name(path: &Path) -> Option<XorbHash> {
     path.file_name()?.to_str()?.strip_suffix(".xorb")?.parse().ok()
 }

@@ -1,8 +1,8 @@
-//! Refusals by address: so many have a line of their own in a minute, and the others are summed up
-//! in one.
+//! Limits the lines of refusals in the audit log. Of each address, the first `LINE_COUNT` refusals
+//! within a minute have a line each, and the others share one line with their number.
 //!
-//! A refusal costs its client nothing, so a line for each would let any client fill the disk and
-//! hide what matters.
+//! Without the limit, any client could fill the disk and hide other lines, because a refused
+//! request needs no token.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,44 +14,51 @@ use tokio::time::Instant;
 use crate::http::tenant::network;
 use crate::runtime::clock::Timestamp;
 
-/// Refusals of one address that have lines of their own within [`PERIOD`]: enough to see what a
-/// client tries, and 24 KB.
+/// Number of refusals of one address within [`PERIOD`] that have a line each. It is enough to see
+/// what a client tries, and takes 24 KB of the log.
 const LINE_COUNT: u32 = 60;
 
-/// For how long refusals are counted before their sum is written.
+/// The time for which the refusals of an address are counted before their sum is appended.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Addresses that are told apart, about 100 KB; the refusals of all others are counted together.
+/// Number of addresses that are counted separately, which takes about 100 KB of memory. All others
+/// are counted together.
 const MAX_ADDRESS_COUNT: usize = 1024;
 
 /// The refusals of the last minute.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    /// By address; `None` for those that are not told apart.
+    /// By address; `None` for all addresses that are not counted separately.
     tallies: Mutex<HashMap<Option<IpAddr>, Tally>>,
 }
 
+/// The refusals of one address.
 #[derive(Debug)]
 struct Tally {
+    /// When counting began.
     since: Instant,
-    /// The same for people.
+    /// `since` as wall-clock time.
     time: Timestamp,
+    /// Refusals that have a line each.
     line_count: u32,
+    /// Refusals that share a line.
     summed_count: u64,
 }
 
-/// Refusals that have no line of their own.
+/// The refusals of an address that share a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sum {
-    /// Since when they are counted.
+    /// When counting began.
     pub(super) time: Timestamp,
-    /// Of IPv6 its network; `None` for addresses that are not told apart.
+    /// The address, or the network for IPv6; `None` for all addresses that are not counted
+    /// separately.
     pub(super) address: Option<IpAddr>,
     pub(super) count: u64,
 }
 
 impl Refusals {
-    /// Counts a refusal; whether it gets a line of its own.
+    /// Counts a refusal. Returns whether it gets a line of its own. An IPv6 address counts as its
+    /// network, because a client can have all addresses of a network.
     pub(super) fn count(&self, address: Option<IpAddr>, time: Timestamp) -> bool {
         let mut tallies = self.tallies();
         let address = address
@@ -68,7 +75,8 @@ impl Refusals {
         has_line
     }
 
-    /// The sums of what was counted for a minute, or of everything; counting begins anew for those.
+    /// Removes the tallies whose minute is over, or with `is_end` all. Returns their sums, without
+    /// those that are 0.
     pub(super) fn take_sums(&self, is_end: bool) -> Vec<Sum> {
         let mut tallies = self.tallies();
         if tallies.is_empty() {
@@ -102,12 +110,12 @@ mod tests {
         let refusals = Refusals::default();
         let line_count = (0..1000).filter(|_| refusals.count(ip("10.0.0.1"), TIME)).count();
         assert_eq!(line_count, LINE_COUNT as usize);
-        assert!(refusals.count(ip("10.0.0.2"), TIME), "another address has its own");
+        assert!(refusals.count(ip("10.0.0.2"), TIME), "each address is counted by itself");
         assert_eq!(refusals.take_sums(false), []);
         advance(PERIOD).await;
         let sum = Sum { time: TIME, address: ip("10.0.0.1"), count: 1000 - u64::from(LINE_COUNT) };
         assert_eq!(refusals.take_sums(false), [sum]);
-        assert!(refusals.count(ip("10.0.0.1"), TIME), "and then it begins anew");
+        assert!(refusals.count(ip("10.0.0.1"), TIME), "counting begins again");
         assert_eq!(refusals.take_sums(true), []);
         assert!(refusals.tallies().is_empty());
     }

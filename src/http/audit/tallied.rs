@@ -1,4 +1,4 @@
-//! How many bytes of a response were sent, and whether that was all.
+//! A body that counts its bytes and observes its end.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -7,10 +7,10 @@ use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-/// A body that tells how long its pieces are, and of its end.
+/// A body that reports the length of each piece, and its end.
 pub(super) struct Tallied<F> {
     pub(super) body: Body,
-    /// Called with the length of each piece, and with `None` at the end.
+    /// Called with the length of each piece, and with `None` at the end. Not called for an error.
     pub(super) tell: F,
 }
 

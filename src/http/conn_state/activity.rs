@@ -1,5 +1,5 @@
-//! Whether a connection has a request in flight: from the end of its head until the last byte of
-//! its response is out.
+//! The activity of a connection: whether it has a request in flight. A request is in flight from
+//! the end of its head until the kernel has taken the last byte of its response.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,17 +12,19 @@ use tokio::time::Instant;
 
 use super::ConnState;
 
-/// What a connection is doing.
+/// The activity of a connection.
 #[derive(Debug)]
 pub(in crate::http) struct Activity(Mutex<State>);
 
+/// The contents of an [`Activity`].
 #[derive(Debug)]
 struct State {
-    /// Since when there is no request in flight; `None` while there is one.
+    /// When the last request in flight ended, or the connection began if it had none; `None` while
+    /// a request is in flight.
     idle_since: Option<Instant>,
-    /// A response is being made or handed over to the connection.
+    /// Whether a handler runs, or its response is being passed to the connection.
     is_responding: bool,
-    /// The connection has to end, and takes no request any more.
+    /// Whether the connection must end, so that no further request may begin.
     is_evicted: bool,
 }
 
@@ -33,19 +35,21 @@ impl Default for Activity {
 }
 
 impl Activity {
-    /// Since when there is no request in flight, if there is none.
+    /// When the last request in flight ended, or the connection began if it had none; `None` while
+    /// a request is in flight.
     pub(in crate::http) fn idle_since(&self) -> Option<Instant> {
         self.state().idle_since
     }
 
-    /// Lets no request begin from now on, unless there is one in flight; whether that is so.
+    /// Evicts the connection if no request is in flight. From then on no request may begin. Returns
+    /// whether the connection is evicted.
     pub(in crate::http) fn evict(&self) -> bool {
         let mut state = self.state();
         state.is_evicted |= state.idle_since.is_some();
         state.is_evicted
     }
 
-    /// All that the connection was given is out.
+    /// Records that the kernel has taken everything that was passed to the connection.
     pub(in crate::http) fn flushed(&self) {
         let mut state = self.state();
         if !state.is_responding && state.idle_since.is_none() {
@@ -58,12 +62,12 @@ impl Activity {
     }
 }
 
-/// A request is in flight until this is dropped and what the connection was given is out.
+/// A request in flight. It ends when this is dropped and the kernel has taken the response.
 #[derive(Debug)]
 pub(in crate::http) struct InFlight(Arc<ConnState>);
 
 impl InFlight {
-    /// `None` where the connection was evicted.
+    /// Begins a request; `None` if the connection was evicted.
     pub(super) fn begin(conn: &Arc<ConnState>) -> Option<Self> {
         let mut state = conn.activity.state();
         if state.is_evicted {
@@ -80,7 +84,8 @@ impl Drop for InFlight {
     }
 }
 
-/// The body of a response, until whose end its request is in flight.
+/// The body of a response. Dropping it ends the request in flight, once the kernel has taken the
+/// bytes.
 #[derive(Debug)]
 pub(in crate::http) struct Responding {
     pub(in crate::http) body: Body,

@@ -1,5 +1,5 @@
-//! The permit of the piece that a connection is sending, or of the body that it receives: held,
-//! given back while the client does nothing, and got again.
+//! The permit of a piece that a connection sends, or of a body that it receives. The permit is held
+//! during the work, released while the server waits for the client, and acquired again after it.
 
 use std::fmt;
 use std::mem;
@@ -14,43 +14,48 @@ use tokio::time::Instant;
 
 use crate::runtime::fair::{Paused, Permit};
 
-/// Where the permit of a piece is. Only its connection takes the lock.
+/// The state of the permit. The lock is never contended for long, because only the tasks of one
+/// connection take it.
 #[derive(Debug, Default)]
 pub(super) struct PiecePermit(Mutex<Held>);
 
+/// The states of the permit.
 #[derive(Default)]
 enum Held {
-    /// There is no piece, or it is out.
+    /// There is no piece, or the kernel has taken it.
     #[default]
     Nothing,
+    /// The permit is held.
     Permit(Permit),
-    /// Given back while the client takes nothing.
+    /// The permit is released while the server waits for the client.
     Paused(Paused),
-    /// The client does something, and the permit is waited for, since then, by this task.
+    /// The permit is being acquired again, because the client continues. Contains the time at which
+    /// that began, and the waker of the task that waits.
     Resuming(BoxFuture<'static, Permit>, Instant, Waker),
 }
 
 impl PiecePermit {
-    /// Keeps the permit of a piece.
+    /// Holds the permit of a new piece.
     pub(super) fn hold(&self, permit: Permit) {
         *self.held() = Held::Permit(permit);
     }
 
-    /// Stores a paused permit that was not needed yet.
+    /// Stores a permit that is acquired when it is needed.
     pub(super) fn put_off(&self, permit: Paused) {
         *self.held() = Held::Paused(permit);
     }
 
-    /// The piece is out.
+    /// Releases the permit, because the work on the piece has ended.
     pub(super) fn release(&self) {
-        // A task that waits for a permit waits for nothing else: the socket is ready.
+        // Wake the task that waits for the permit. The socket is ready already, so that nothing
+        // else would wake the task.
         let held = mem::take(&mut *self.held());
         if let Held::Resuming(_, _, waiting) = held {
             waiting.wake();
         }
     }
 
-    /// Gives the permit back of a piece that is not out yet.
+    /// Releases a permit that is held, until [`poll_resume`](Self::poll_resume).
     pub(super) fn pause(&self) {
         let mut held = self.held();
         *held = match mem::take(&mut *held) {
@@ -59,13 +64,13 @@ impl PiecePermit {
         };
     }
 
-    /// Whether the permit was returned, and is not being re-acquired yet.
+    /// Whether the permit was released by a pause, and is not being acquired again yet.
     pub(super) fn is_paused(&self) -> bool {
         matches!(*self.held(), Held::Paused(_))
     }
 
-    /// Re-acquires a returned permit, and returns the time that it took; ready at once if none was
-    /// returned.
+    /// Acquires a paused permit again, and returns how long that took. Ready at once if no permit
+    /// is paused.
     pub(super) fn poll_resume(&self, context: &mut Context<'_>) -> Poll<Duration> {
         let mut held = self.held();
         *held = match mem::take(&mut *held) {
@@ -82,7 +87,7 @@ impl PiecePermit {
         Poll::Ready(took)
     }
 
-    /// For how long the permit is being waited for just now.
+    /// How long the current wait for the permit has lasted; 0 if there is none.
     pub(super) fn waiting(&self) -> Duration {
         match &*self.held() {
             Held::Resuming(_, since, _) => since.elapsed(),
@@ -95,7 +100,8 @@ impl PiecePermit {
     }
 }
 
-/// Continues with a permit after all ready tasks: most of them only need to enter the queue.
+/// Lets all ready tasks run before the caller works with its permit. Most ready tasks only enter
+/// the queue for a permit, and the queue is fair only among the tasks in it.
 pub(in crate::http) async fn yield_to_ready(permit: Permit) -> Permit {
     yield_now().await;
     permit

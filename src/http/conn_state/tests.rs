@@ -1,4 +1,5 @@
-//! What a socket knows, over pipes of which the kernel's part is 100 bytes.
+//! Tests of sockets: most over in-memory pipes with a buffer of 100 bytes instead of one in the
+//! kernel.
 
 use std::task::{Wake, Waker};
 
@@ -24,7 +25,7 @@ impl Socket for DuplexStream {
     }
 }
 
-/// A socket of which the kernel buffers 100 bytes, and its other end.
+/// A socket with a buffer of 100 bytes, its state with one request begun, and its other end.
 fn pair(min_bytes_per_sec: u64) -> (PacedStream<DuplexStream>, Arc<ConnState>, DuplexStream) {
     let (socket, client) = duplex(100);
     let conn = Arc::new(ConnState::default());
@@ -33,8 +34,8 @@ fn pair(min_bytes_per_sec: u64) -> (PacedStream<DuplexStream>, Arc<ConnState>, D
     (PacedStream::new(socket, Arc::clone(&conn), pace, CancellationToken::new()), conn, client)
 }
 
-/// Sends so many bytes to a client that takes `piece` bytes every `pause`; returns how long that
-/// took, and how it ended.
+/// Sends `len` bytes to a client that reads `piece` bytes every `pause`. Returns how long that
+/// took, the result, and whether the client was cut off.
 async fn send(rate: u64, len: usize, piece: usize, pause: Duration) -> (Duration, io::Result<()>, bool) {
     let (mut socket, conn, mut client) = pair(rate);
     let begin = Instant::now();
@@ -57,7 +58,7 @@ async fn send(rate: u64, len: usize, piece: usize, pause: Duration) -> (Duration
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_takes_nothing_is_cut_off_after_the_grace() {
+async fn client_that_reads_nothing_is_cut_off_after_the_idle_time() {
     let (mut socket, conn, _client) = pair(1);
     let begin = Instant::now();
     let error = socket.write_all(&[0; 200]).await.unwrap_err();
@@ -67,7 +68,7 @@ async fn who_takes_nothing_is_cut_off_after_the_grace() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_reader_is_cut_off_by_rate_and_a_fast_one_is_not() {
-    // 10 bytes per second; 100 are buffered, which is worth ten seconds.
+    // At 10 bytes per second, the buffered 100 bytes are worth ten seconds.
     let (took, sent, cut) = send(10, 10_000, 5, Duration::from_secs(1)).await;
     assert!(sent.is_err() && cut);
     assert!((20..60).contains(&took.as_secs()), "{took:?}");
@@ -88,7 +89,7 @@ async fn time_without_data_does_not_count_and_each_response_is_new() {
         });
         sent.unwrap();
     }
-    // What was taken of the responses before is worth nothing now.
+    // Bytes that the client has read of earlier responses do not count.
     conn.begin();
     let begin = Instant::now();
     socket.write_all(&[0; 150]).await.unwrap_err();
@@ -101,7 +102,7 @@ async fn permit_ends_when_its_piece_is_sent_or_the_client_stalls() {
     let (mut socket, conn, mut client) = pair(1);
     conn.hold(gate.wait(tenant, 1).await, 100);
     socket.write_all(&[0; 100]).await.unwrap();
-    assert_eq!(gate.load(), (1, 0), "it fits, and may be only the beginning");
+    assert_eq!(gate.load(), (1, 0), "the buffer has it, but more may follow");
     socket.flush().await.unwrap();
     assert_eq!(gate.load(), (0, 0));
     conn.hold(gate.wait(tenant, 1).await, 100);
@@ -126,13 +127,13 @@ async fn rest_of_a_piece_waits_for_a_permit_without_blame() {
     let other = gate.wait(Tenant::new(2), 1).await;
     client.read_exact(&mut [0; 100]).await.unwrap();
     assert!((&mut sending).now_or_never().is_none());
-    assert_eq!(gate.load(), (1, 1), "it is in line");
-    // Much longer than anybody may take.
+    assert_eq!(gate.load(), (1, 1), "it waits for a permit");
+    // Much longer than a client may pause.
     advance(STALL * 5).await;
     assert!((&mut sending).now_or_never().is_none());
     drop(other);
     assert!((&mut sending).now_or_never().is_none());
-    assert_eq!(gate.load(), (1, 0), "it has its permit, and lets everybody go before it who is ready");
+    assert_eq!(gate.load(), (1, 0), "it has its permit, and lets ready tasks run first");
     assert!((&mut sending).now_or_never().is_none());
     assert_eq!(gate.load(), (0, 0), "it has written and waits for the client again");
     client.read_exact(&mut [0; 100]).await.unwrap();
@@ -143,7 +144,7 @@ async fn rest_of_a_piece_waits_for_a_permit_without_blame() {
 }
 
 #[tokio::test]
-async fn no_permit_is_taken_until_the_client_reads_something() {
+async fn no_permit_is_acquired_until_the_client_reads() {
     let gate = FairGate::unbounded(1);
     let (mut socket, conn, mut client) = tcp_pair().await;
     conn.hold(gate.wait(Tenant::new(1), 1).await, 100);
@@ -157,7 +158,7 @@ async fn no_permit_is_taken_until_the_client_reads_something() {
     let taking = async { while client.read(&mut vec![0; 1 << 20]).await.unwrap() > 0 {} };
     let sending = async {
         socket.write_all(&bytes).await.unwrap();
-        assert_eq!(gate.load(), (1, 0), "the rest went out in a permit");
+        assert_eq!(gate.load(), (1, 0), "the rest was sent with a permit");
         drop(socket);
     };
     tokio::join!(taking, sending);
@@ -179,7 +180,7 @@ async fn closed_connection_leaves_the_queue_for_a_permit() {
     drop(other);
 }
 
-/// Whether a task was told to go on.
+/// Whether the task was woken.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -189,7 +190,7 @@ impl Wake for Woken {
     }
 }
 
-/// A socket of the kernel, and its other end.
+/// A TCP socket, and its other end.
 async fn tcp_pair() -> (PacedStream<TcpStream>, Arc<ConnState>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -203,7 +204,7 @@ async fn body_read_takes_a_permit_on_arrival_and_ends_it_each_read() {
     let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
     let (mut socket, conn, mut client) = tcp_pair().await;
     let mut bytes = [0; 4];
-    // A fresh socket counts as ready until it was tried.
+    // A new socket counts as readable until a read was tried.
     assert!(socket.read(&mut bytes).now_or_never().is_none());
     let arriving = Arc::clone(&conn).receive(Some(gate.deferred(tenant, 1)));
     for _ in 0..3 {
@@ -217,19 +218,19 @@ async fn body_read_takes_a_permit_on_arrival_and_ends_it_each_read() {
 
     let other = gate.wait(Tenant::new(2), 1).await;
     assert!(socket.read(&mut bytes).now_or_never().is_none());
-    assert_eq!(gate.load(), (1, 1), "it is in line");
+    assert_eq!(gate.load(), (1, 1), "it waits for a permit");
     let before = arriving.lost();
     sleep(Duration::from_millis(2)).await;
     assert!(arriving.lost() >= before + Duration::from_millis(2));
     let reading = async {
         socket.read_exact(&mut bytes).await.unwrap();
         assert_eq!((&bytes, gate.load()), (b"efgh", (0, 0)));
-        assert!(arriving.lost() >= before + Duration::from_millis(2), "what was lost stays lost");
+        assert!(arriving.lost() >= before + Duration::from_millis(2), "completed waits are counted");
     };
     tokio::join!(reading, async { drop(other) });
 
-    // Whatever comes after the body is read at once, also where its end was in line: its task is
-    // told.
+    // Bytes after the body are read without a permit. The task of a read that still waits for one
+    // is woken.
     let other = gate.wait(Tenant::new(2), 1).await;
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
@@ -242,7 +243,7 @@ async fn body_read_takes_a_permit_on_arrival_and_ends_it_each_read() {
     drop(other);
 }
 
-/// Lets what is there be read; returns how much of it was read at once.
+/// Reads the bytes that have arrived; returns their number.
 async fn read_len(socket: &mut PacedStream<DuplexStream>) -> u64 {
     socket.read(&mut vec![0; 1 << 20]).await.unwrap() as u64
 }
@@ -254,9 +255,9 @@ async fn large_reads_only_for_bodies_read_amply_and_far_from_end() {
     let (conn, pace) = (Arc::new(ConnState::default()), Pace { idle: STALL, min_bytes_per_sec: 1 });
     let mut socket = PacedStream::new(socket, Arc::clone(&conn), pace, CancellationToken::new());
     client.write_all(&vec![0; 2 << 20]).await.unwrap();
-    assert_eq!(read_len(&mut socket).await, READ_LEN, "a head, or whatever comes");
+    assert_eq!(read_len(&mut socket).await, READ_LEN, "a request head");
     let arriving = Arc::clone(&conn).receive(None);
-    assert_eq!(read_len(&mut socket).await, READ_LEN, "nobody has said how much is to come");
+    assert_eq!(read_len(&mut socket).await, READ_LEN, "the length is not known yet");
     for left in [None, Some(TAPER_LEN - 1)] {
         assert!(arriving.expect(left));
         assert_eq!(read_len(&mut socket).await, READ_LEN, "{left:?}");
@@ -270,7 +271,7 @@ async fn large_reads_only_for_bodies_read_amply_and_far_from_end() {
     assert_eq!(read_len(&mut socket).await, READ_LEN);
 }
 
-/// Not where there is no connection.
+/// Without a [`PacedStream`], the next piece need not wait.
 #[tokio::test]
 async fn next_piece_waits_until_a_long_one_is_sent() {
     let (gate, tenant) = (FairGate::unbounded(1), Tenant::new(1));
@@ -282,9 +283,9 @@ async fn next_piece_waits_until_a_long_one_is_sent() {
     }
 
     let (mut socket, conn, mut client) = pair(1);
-    assert!(conn.sent().now_or_never().is_some(), "nothing was given");
+    assert!(conn.sent().now_or_never().is_some(), "nothing was passed to the connection");
     conn.hold(gate.wait(tenant, 1).await, (64 << 10) - 1);
-    assert!(conn.sent().now_or_never().is_some(), "it goes out with the next one");
+    assert!(conn.sent().now_or_never().is_some(), "it is sent with the next piece");
     assert_eq!(gate.load(), (0, 0));
     conn.hold(gate.wait(tenant, 1).await, 1);
     let woken = Arc::new(Woken::default());
@@ -300,7 +301,7 @@ async fn next_piece_waits_until_a_long_one_is_sent() {
     conn.hold(gate.wait(tenant, 1).await, 64 << 10);
     assert!(conn.sent().now_or_never().is_none());
     drop(socket);
-    assert!(conn.sent().now_or_never().is_some(), "there is nobody left to send it to");
+    assert!(conn.sent().now_or_never().is_some(), "the connection is closed");
     client.read_exact(&mut [0; 100]).await.unwrap();
 }
 
@@ -330,5 +331,5 @@ async fn idle_connection_reads_nothing_after_shutdown_begins() {
     stopping.cancel();
     assert_eq!(socket.read(&mut [0; 4]).await.unwrap(), 0);
     conn.begin();
-    assert_eq!(socket.read(&mut [0; 4]).await.unwrap(), 4, "of what was begun the rest is read");
+    assert_eq!(socket.read(&mut [0; 4]).await.unwrap(), 4, "a request that has begun is read");
 }

@@ -1,7 +1,7 @@
 use super::RangeError::{Malformed, NotSatisfiable};
 use super::{RangeError, parse_byte_ranges, parse_closed_ranges};
 
-/// Bytes of something of ten.
+/// Parses a header for a representation of ten bytes.
 fn check_bytes(header: &str, expected: Result<Option<&[(u64, u64)]>, RangeError>) {
     let ranges = parse_byte_ranges(header, 10)
         .map(|ranges| ranges.map(|ranges| ranges.iter().map(|range| (range.start(), range.end())).collect::<Vec<_>>()));

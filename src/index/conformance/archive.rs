@@ -3,14 +3,16 @@
 use super::files::{file, registration, sha256, term};
 use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::{ChunkHash, FileHash};
-use crate::index::{Claim, ClaimState, FileRecord, Index, IndexErrorKind, NewFile, Reader, RestoredFile, Sha256State};
+use crate::index::{
+    ArchiveIndex, Claim, ClaimState, FileRecord, IndexErrorKind, NewFile, Reader, RestoredFile, Sha256State, XorbIndex,
+};
 use crate::runtime::clock::Timestamp;
 
 suite_in_steps! {
     file_records_have_terms_repositories_and_sha256_claims
     file_records_come_in_pages_in_ascending_order_each_once
-    a_restored_file_is_one_like_any_other
-    a_restored_file_replaces_what_was_known_of_it
+    restored_file_is_found_like_a_registered_one
+    restored_file_replaces_the_existing_one
     files_without_their_xorbs_are_not_restored
 }
 
@@ -18,6 +20,7 @@ fn at(byte: u8) -> FileHash {
     FileHash::from_bytes([byte; 32])
 }
 
+/// All file records, page by page.
 async fn records(db: &Db) -> Vec<FileRecord> {
     let (mut records, mut after) = (Vec::new(), None);
     loop {
@@ -65,7 +68,7 @@ async fn file_records_have_terms_repositories_and_sha256_claims(db: Db) {
 
 async fn file_records_come_in_pages_in_ascending_order_each_once(db: Db) {
     put(&db, xorb(1, 3)).await;
-    // More files than a page holds, and two whose terms fill a page each.
+    // More files than a page holds, and two files whose terms fill a page each.
     let mut files: Vec<NewFile> = (0..1200_u32)
         .map(|number| {
             let mut hash = [0x55; 32];
@@ -84,7 +87,7 @@ async fn file_records_come_in_pages_in_ascending_order_each_once(db: Db) {
     assert_eq!(hashes, expected);
 }
 
-async fn a_restored_file_is_one_like_any_other(db: Db) {
+async fn restored_file_is_found_like_a_registered_one(db: Db) {
     put(&db, xorb(1, 3)).await;
     let chunk = ChunkHash::from_bytes([1; 32]);
     let record = FileRecord {
@@ -106,7 +109,7 @@ async fn a_restored_file_is_one_like_any_other(db: Db) {
     assert_eq!(db.find_dedup(chunk, Some("other".to_owned()), NOW).await.unwrap(), None);
 }
 
-async fn a_restored_file_replaces_what_was_known_of_it(db: Db) {
+async fn restored_file_replaces_the_existing_one(db: Db) {
     put(&db, xorb(1, 3)).await;
     let restored = |record: FileRecord| RestoredFile { record, dedup: Vec::new() };
     let verified = FileRecord { sha256: Some((sha256(8), Sha256State::Verified)), ..record(9, &["org/b"]) };
@@ -116,7 +119,7 @@ async fn a_restored_file_replaces_what_was_known_of_it(db: Db) {
     assert_eq!(records(&db).await, [verified]);
 }
 
-/// Nor are the other files of the same batch.
+/// If one file names a missing xorb, no file of the same call is restored.
 async fn files_without_their_xorbs_are_not_restored(db: Db) {
     put(&db, xorb(1, 3)).await;
     let restored = |record: FileRecord| RestoredFile { record, dedup: Vec::new() };
@@ -126,7 +129,7 @@ async fn files_without_their_xorbs_are_not_restored(db: Db) {
     assert_eq!(records(&db).await, []);
 }
 
-/// It changes nothing.
+/// Methods that change the index fail.
 #[tokio::test]
 async fn read_only_index_reads_with_or_without_a_writer() {
     let directory = tempfile::tempdir().unwrap();
@@ -150,7 +153,7 @@ async fn read_only_index_reads_with_or_without_a_writer() {
     let reader = SqliteIndex::open_read_only(&path).await.unwrap();
     assert_eq!(reader.list_xorbs().await.unwrap().len(), 2);
     reader.close().await;
-    // The next server finds it unchanged.
+    // The next server finds the index unchanged.
     let writer = SqliteIndex::open(&path).await.unwrap();
     assert_eq!(writer.list_xorbs().await.unwrap().len(), 2);
     writer.close().await;

@@ -9,7 +9,7 @@ use crate::index::{Claim, ClaimState, KnownSha256, NewFile, Reader, Registered};
 suite_in_steps! {
     a_file_is_not_known_with_another_sha256
     unverified_claims_of_two_repositories_may_differ
-    unverified_claim_is_visible_to_makers_verified_to_readers
+    unverified_claim_is_visible_to_its_makers_only
     unverified_claims_are_listed_in_order_after_any_of_them
     true_sha256_replaces_a_false_claim_and_bars_others
     a_verified_claim_is_settled_once
@@ -24,8 +24,7 @@ fn claimed_file(byte: u8) -> Option<KnownSha256> {
 async fn a_file_is_not_known_with_another_sha256(db: Db) {
     put(&db, xorb(1, 3)).await;
     let claimed = |sha256| NewFile { sha256, ..file(9, &[term(1, 0, 1)]) };
-    // Without a claim, then with one, then with the same, then without again: all of that is
-    // consistent.
+    // Registrations without a claim, or with the same claim, are never refused.
     for sha256 in [None, Some(sha256(1)), Some(sha256(1)), None] {
         let outcome = db.register(&registration("r", vec![claimed(sha256)], &[1])).await.unwrap();
         assert!(matches!(outcome, Registered::New | Registered::Added | Registered::Known), "{outcome:?}");
@@ -64,14 +63,15 @@ async fn unverified_claims_of_two_repositories_may_differ(db: Db) {
     assert_eq!(found("b").await, [None, Some(false), None]);
     let listed = async |repo: &str| db.files_after(reader(repo), None, 1).await.unwrap()[0].sha256;
     assert_eq!((listed("a").await, listed("c").await), (Some(sha256(1)), Some(sha256(2))));
-    let claims_of = async |repo: &str| db.claims_of(repo.to_owned(), ANY_LEN, None, 9).await.unwrap();
+    let sha256_claims_of = async |repo: &str| db.sha256_claims_of(repo.to_owned(), ANY_LEN, None, 9).await.unwrap();
     let claim = |byte| Claim { file: file_hash(9), sha256: sha256(byte) };
-    assert_eq!((claims_of("a").await, claims_of("b").await), (vec![claim(1)], vec![claim(2)]));
+    assert_eq!((sha256_claims_of("a").await, sha256_claims_of("b").await), (vec![claim(1)], vec![claim(2)]));
     let next = async |after: Option<&str>| db.next_claimant(ANY_LEN, after.map(str::to_owned)).await.unwrap();
     assert_eq!((next(None).await.as_deref(), next(Some("a")).await.as_deref()), (Some("a"), Some("b")));
     assert_eq!(next(Some("c")).await, None);
 
-    // Removing a repository from a file removes its claim; the claim of another one is listed then.
+    // When a repository loses its claim to the file, its claim of a sha256 is removed, too. Then
+    // the claim of another repository is listed.
     db.remove_claims(file_hash(9), Some("a".to_owned()), NOW).await.unwrap();
     assert_eq!(db.unverified_claims(ANY_LEN, None, 9).await.unwrap(), [claim(2)]);
     assert_eq!(found("b").await, [None, Some(false), None]);
@@ -79,13 +79,13 @@ async fn unverified_claims_of_two_repositories_may_differ(db: Db) {
     assert!(db.settle_claim(claim(3), ClaimState::Verified).await.unwrap());
     for repo in ["a", "b", "c"] {
         assert_eq!(found(repo).await, [None, None, Some(true)]);
-        assert_eq!(claims_of(repo).await, []);
+        assert_eq!(sha256_claims_of(repo).await, []);
     }
     assert_eq!(next(None).await, None);
     assert_eq!(register("b", 2).await, Registered::OtherSha256 { file: file_hash(9), unverified: None });
 }
 
-async fn unverified_claim_is_visible_to_makers_verified_to_readers(db: Db) {
+async fn unverified_claim_is_visible_to_its_makers_only(db: Db) {
     put(&db, xorb(1, 3)).await;
     let register = async |repo: &str, claim: Option<Sha256>| {
         let new = NewFile { sha256: claim, ..file(9, &[term(1, 0, 1)]) };

@@ -6,7 +6,7 @@ use super::files::{file, file_hash, reader, registration, sha256, term};
 use super::{ANY_LEN, Db, NOW, SQLITE, SqliteIndex, hash, is_live, migrator, put, xorb};
 use crate::format::{ByteRange, ChunkHash, FileHash};
 use crate::index::{
-    Collect, Index, KnownSha256, NewFile, Reader, Registered, RemovedClaims, Staging, Ticket, Totals, XorbLife,
+    Collect, KnownSha256, NewFile, Reader, Registered, RemovedClaims, Staging, Ticket, Totals, XorbIndex, XorbLife,
     XorbState,
 };
 use crate::runtime::clock::Timestamp;
@@ -14,7 +14,7 @@ use crate::runtime::clock::Timestamp;
 suite_in_steps! {
     idle_xorb_is_condemned_then_deleted_and_invisible
     referenced_xorb_is_neither_condemned_nor_deleted
-    a_xorb_that_was_touched_in_time_or_promised_is_not_condemned
+    xorb_that_was_touched_in_time_or_leased_is_not_condemned
     a_condemned_xorb_lives_again_after_every_touch
     a_time_in_the_past_does_not_make_a_xorb_older
     only_staged_xorbs_that_are_old_are_given_up
@@ -26,7 +26,7 @@ suite_in_steps! {
     xorbs_of_a_removed_file_are_touched_with_their_last_ref
     xorbs_are_touched_as_of_removal_though_the_clock_went_back
     a_sha256_that_only_one_repository_claims_goes_with_its_claim
-    a_large_file_is_cleared_up_in_steps_that_keep_what_is_left
+    large_removed_file_is_swept_in_steps
 }
 
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
@@ -55,17 +55,17 @@ pub(super) async fn sweep(db: &Db, now: Timestamp) {
 
 async fn idle_xorb_is_condemned_then_deleted_and_invisible(db: Db) {
     put(&db, xorb(2, 5)).await;
-    let kept = db.totals().await.unwrap();
+    let before = db.totals().await.unwrap();
     condemned(&db, 1).await;
     let both = db.totals().await.unwrap();
     assert_eq!((both.xorb_count, life(&db, 1).await.since), (2, after(10)));
-    assert!(db.find_xorb(hash(1)).await.unwrap().is_some(), "what is condemned can be read");
-    // Not before its time, and not without having been condemned.
+    assert!(db.find_xorb(hash(1)).await.unwrap().is_some(), "a condemned xorb is visible");
+    // Xorb 1 was condemned at 10, so it is not deleted with a limit of 9. Xorb 2 is live.
     assert_eq!(db.begin_deletions(vec![hash(1), hash(2)], after(9), after(20)).await.unwrap(), []);
     assert_eq!(db.begin_deletions(vec![hash(1), hash(2)], after(10), after(20)).await.unwrap(), [hash(1)]);
     assert_eq!(db.begin_deletions(vec![hash(1), hash(2)], after(10), after(20)).await.unwrap(), []);
     assert_eq!(db.find_xorb(hash(1)).await.unwrap(), None);
-    assert_eq!(db.totals().await.unwrap(), kept);
+    assert_eq!(db.totals().await.unwrap(), before);
     assert_eq!(db.unfinished_xorbs().await.unwrap(), [(hash(1), XorbState::Deleting)]);
     assert_eq!(db.stage_xorb(hash(1), Ticket::random(), after(20)).await.unwrap(), Staging::Deleting);
     assert!(!db.renew_xorb(hash(1), None, after(20)).await.unwrap());
@@ -81,7 +81,7 @@ async fn referenced_xorb_is_neither_condemned_nor_deleted(db: Db) {
     db.register(&registration("r", vec![file(9, &[term(1, 0, 1)])], &[1])).await.unwrap();
     assert!(life(&db, 1).await.is_referenced);
     assert_eq!(db.condemn_xorbs(vec![hash(1)], after(1000), after(2000)).await.unwrap(), []);
-    // A registration wins over a condemnation, even one under an earlier time.
+    // A registration makes a condemned xorb live, even if its time is before the condemnation.
     condemned(&db, 2).await;
     db.register(&registration("r", vec![file(8, &[term(2, 0, 1)])], &[2])).await.unwrap();
     assert_eq!(db.begin_deletions(vec![hash(2)], after(1000), after(2000)).await.unwrap(), []);
@@ -89,7 +89,7 @@ async fn referenced_xorb_is_neither_condemned_nor_deleted(db: Db) {
     assert_eq!(db.condemn_xorbs(vec![hash(2)], after(1000), after(2000)).await.unwrap(), []);
 }
 
-async fn a_xorb_that_was_touched_in_time_or_promised_is_not_condemned(db: Db) {
+async fn xorb_that_was_touched_in_time_or_leased_is_not_condemned(db: Db) {
     put(&db, xorb(1, 3)).await;
     let before = Timestamp::from_millis(NOW.as_millis() - 1);
     assert_eq!(db.condemn_xorbs(vec![hash(1)], before, after(10)).await.unwrap(), []);
@@ -101,17 +101,17 @@ async fn a_xorb_that_was_touched_in_time_or_promised_is_not_condemned(db: Db) {
     let lease = |until| db.find_dedup(chunk, Some("org".to_owned()), until);
     assert!(lease(after(50)).await.unwrap().is_some());
     assert!(lease(after(30)).await.unwrap().is_some());
-    assert_eq!(life(&db, 1).await.lease_until, after(50), "the longer promise counts");
+    assert_eq!(life(&db, 1).await.lease_until, after(50), "the longer lease counts");
     assert_eq!(db.condemn_xorbs(vec![hash(1)], NOW, after(49)).await.unwrap(), []);
     assert_eq!(db.condemn_xorbs(vec![hash(1)], NOW, after(50)).await.unwrap(), [hash(1)]);
-    // The lease holds even if its response did not make the xorb live.
+    // A lease makes a condemned xorb live, and protects it in both steps.
     assert!(lease(after(100)).await.unwrap().is_some());
     assert_eq!(state(&db, 1).await, XorbState::Live);
     assert_eq!(db.condemn_xorbs(vec![hash(1)], after(50), after(99)).await.unwrap(), []);
     assert_eq!(db.condemn_xorbs(vec![hash(1)], after(50), after(100)).await.unwrap(), [hash(1)]);
     assert_eq!(db.begin_deletions(vec![hash(1)], after(100), after(99)).await.unwrap(), []);
     assert_eq!(db.begin_deletions(vec![hash(1)], after(100), after(100)).await.unwrap(), [hash(1)]);
-    assert_eq!(lease(after(200)).await.unwrap(), None, "what is being deleted is promised to nobody");
+    assert_eq!(lease(after(200)).await.unwrap(), None, "a xorb that is being deleted is not leased");
 }
 
 async fn a_condemned_xorb_lives_again_after_every_touch(db: Db) {
@@ -231,7 +231,7 @@ async fn file_ends_with_its_last_claim_and_stays_for_other_claims(db: Db) {
     let remove = |byte, repo: Option<&str>| db.remove_claims(file_hash(byte), repo.map(str::to_owned), after(1));
     assert_eq!(remove(8, Some("a")).await.unwrap(), RemovedClaims::default());
     assert_eq!(remove(8, None).await.unwrap(), RemovedClaims::default());
-    assert_eq!(remove(9, Some("nobody")).await.unwrap(), RemovedClaims::default());
+    assert_eq!(remove(9, Some("stranger")).await.unwrap(), RemovedClaims::default());
     let one = RemovedClaims { repos: vec!["a".to_owned()], is_file_removed: false };
     assert_eq!(remove(9, Some("a")).await.unwrap(), one);
     assert_eq!(remove(9, Some("a")).await.unwrap(), RemovedClaims::default());
@@ -252,7 +252,7 @@ async fn removed_file_is_not_found_and_can_be_registered_again(db: Db) {
     let removed = db.remove_claims(file_hash(9), Some("a".to_owned()), after(1)).await.unwrap();
     assert!(removed.is_file_removed);
 
-    let gone = async || {
+    let is_invisible = async || {
         for all in [Reader::All, reader("a")] {
             assert_eq!(db.find_file(file_hash(9), all.clone(), WHOLE).await.unwrap(), None);
             assert_eq!(db.files_after(all.clone(), None, 10).await.unwrap(), []);
@@ -262,8 +262,8 @@ async fn removed_file_is_not_found_and_can_be_registered_again(db: Db) {
         assert_eq!(db.file_records(None).await.unwrap(), []);
         assert_eq!(db.term_runs(0, 10).await.unwrap().runs, []);
     };
-    gone().await;
-    assert!(life(&db, 1).await.is_referenced, "its xorb is kept until it is cleared up");
+    is_invisible().await;
+    assert!(life(&db, 1).await.is_referenced, "the removed file references its xorb until the sweep");
     // The same file is registered as a new one, even with another sha256.
     let again = NewFile { sha256: Some(sha256(2)), ..claimed() };
     assert_eq!(db.register(&registration("a", vec![again], &[1])).await.unwrap(), Registered::New);
@@ -274,7 +274,7 @@ async fn removed_file_is_not_found_and_can_be_registered_again(db: Db) {
     assert_eq!(db.find_sha256(sha256(2), reader("a")).await.unwrap(), Some(known));
     db.remove_claims(file_hash(9), None, after(1)).await.unwrap();
     sweep(&db, after(1)).await;
-    gone().await;
+    is_invisible().await;
     assert!(!life(&db, 1).await.is_referenced);
 }
 
@@ -318,7 +318,7 @@ async fn a_sha256_that_only_one_repository_claims_goes_with_its_claim(db: Db) {
     assert_eq!(claim_count().await, 1, "b has claimed it, too");
     remove("b").await;
     assert_eq!(claim_count().await, 0);
-    // A sha256 without a claim hinders no other claim.
+    // After that, another repository can claim another sha256.
     register("c", Some(sha256(2))).await;
     assert_eq!(claim_count().await, 1);
     // A verified sha256 is a fact about the file, and stays.
@@ -329,7 +329,7 @@ async fn a_sha256_that_only_one_repository_claims_goes_with_its_claim(db: Db) {
     assert_eq!(db.find_sha256(sha256(2), reader("silent")).await.unwrap(), Some(known));
 }
 
-async fn a_large_file_is_cleared_up_in_steps_that_keep_what_is_left(db: Db) {
+async fn large_removed_file_is_swept_in_steps(db: Db) {
     const COUNT: u16 = 300;
     let xorb_hash = |number: u16| {
         let mut bytes = [7; 32];
@@ -339,7 +339,7 @@ async fn a_large_file_is_cleared_up_in_steps_that_keep_what_is_left(db: Db) {
     for number in 0..COUNT {
         put(&db, crate::index::NewXorb { hash: xorb_hash(number), ..xorb(1, 3) }).await;
     }
-    // 66 runs of 512 terms, with all of the xorbs.
+    // 66 runs of up to 512 terms, which together name all xorbs.
     let terms: Vec<_> = (0..33_500)
         .map(|index| crate::format::shard::Term { xorb: xorb_hash(index % COUNT), ..term(1, 0, 1) })
         .collect();
@@ -374,7 +374,7 @@ async fn a_large_file_is_cleared_up_in_steps_that_keep_what_is_left(db: Db) {
 }
 
 #[tokio::test]
-async fn a_database_of_an_older_schema_keeps_its_promises() {
+async fn database_of_an_older_schema_keeps_its_leases() {
     use sqlx::{Connection, SqliteConnection, raw_sql};
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("index.sqlite");

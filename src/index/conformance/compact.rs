@@ -1,4 +1,5 @@
-//! The contract on compaction: every condition of a switch, and what a new xorb inherits.
+//! The contract on compaction: the conditions of a switch, and the owners and deduplication entries
+//! of a new xorb.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,6 +7,7 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::backends::{Backend, TestIndex};
 use super::files::{file, file_hash, reader, registration, term};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::shard::Term;
@@ -17,13 +19,17 @@ suite_in_steps! {
     all_terms_are_listed_in_pages_by_row_and_by_file
     files_of_a_xorb_are_listed_in_pages_and_without_removed_ones
     switched_file_has_new_terms_and_references_only
-    a_file_that_names_an_old_xorb_still_keeps_it
+    file_that_still_names_an_old_xorb_keeps_its_reference
     every_condition_of_a_switch_is_checked
     switch_makes_the_new_xorb_live_and_touches_the_old_one
     of_two_switches_of_one_file_one_is_done
-    dedup_response_names_the_new_xorb_once_the_old_is_left
-    xorb_is_endowed_only_where_visible_and_sound
-    a_xorb_is_claimed_only_where_there_is_no_row
+    dedup_response_names_the_new_xorb_after_the_last_switch
+    owners_and_dedup_are_added_only_if_visible_and_sound
+    new_xorb_is_staged_only_if_it_has_no_row
+}
+
+suite_with_hooks! {
+    usage_is_what_there_is_after_any_switch
 }
 
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
@@ -32,13 +38,13 @@ fn after(millis: u64) -> Timestamp {
     Timestamp::from_millis(NOW.as_millis() + millis)
 }
 
-/// A term of as many chunks and bytes as another one.
+/// A term of another xorb, with as many chunks and bytes as `old`.
 fn moved(xorb: u8, start: u32, old: Term) -> Term {
     let chunks = ChunkRange::new(start, start + old.chunks.count()).unwrap();
     Term { xorb: hash(xorb), chunks, raw_len: old.raw_len }
 }
 
-/// A switch of a file by its present terms: each term that `change` maps gets the new one.
+/// A switch that replaces each present term of a file for which `change` returns a new one.
 async fn switch(db: &Db, byte: u8, change: impl Fn(&Term) -> Option<Term>) -> FileSwitch {
     let mut runs = Vec::new();
     for row in db.terms_of(file_hash(byte)).await.unwrap() {
@@ -50,7 +56,7 @@ async fn switch(db: &Db, byte: u8, change: impl Fn(&Term) -> Option<Term>) -> Fi
     FileSwitch { file: file_hash(byte), runs }
 }
 
-/// Maps the terms of this xorb to another one, beginning at chunk 0.
+/// Maps the terms of xorb `from` to xorb `to`, beginning at chunk 0.
 fn all_of(from: u8, to: u8) -> impl Fn(&Term) -> Option<Term> {
     move |term| (term.xorb == hash(from)).then(|| moved(to, 0, *term))
 }
@@ -112,7 +118,7 @@ async fn files_of_a_xorb_are_listed_in_pages_and_without_removed_ones(db: Db) {
     db.register(&registration("r", files, &[1])).await.unwrap();
     db.register(&registration("r", vec![file(6, &[term(2, 0, 1)])], &[2])).await.unwrap();
     db.remove_claims(file_hash(3), None, NOW).await.unwrap();
-    // The removed one takes its place in its page.
+    // A removed file counts for the limit of a page, but is not in it.
     let (mut pages, mut next) = (Vec::new(), Some(0));
     while let Some(after) = next {
         let page = db.files_of(hash(1), after, 2).await.unwrap();
@@ -140,14 +146,14 @@ async fn switched_file_has_new_terms_and_references_only(db: Db) {
     assert_eq!(found.terms, expected);
     assert_eq!((found.raw_len, found.terms_start), (before.raw_len, before.terms_start));
     assert_eq!(files_of(&db, 3).await, [file_hash(9)]);
-    // The other file still needs the old one.
+    // File 8 still needs xorb 1.
     assert_eq!(files_of(&db, 1).await, [file_hash(8)]);
     assert_eq!(files_of(&db, 2).await, [file_hash(9)]);
     assert_eq!(db.faulty_files(None).await.unwrap().faults, []);
     let usage = db.repo_usage("r".to_owned()).await.unwrap();
     let len: u64 = (1..=3).map(|byte| xorb(byte, 6).layout.serialized_len()).sum();
     assert_eq!((usage.file_count, usage.physical_len), (2, len));
-    // Several files at once; one of them has the new xorb already.
+    // Switch several files at once. File 9 references its new xorb already.
     let files = [switch(&db, 8, all_of(1, 4)).await, switch(&db, 9, all_of(2, 3)).await];
     assert_eq!(db.switch_terms(&files, after(6)).await.unwrap(), Switched::All);
     let referenced: BTreeSet<u8> = {
@@ -161,9 +167,9 @@ async fn switched_file_has_new_terms_and_references_only(db: Db) {
     assert_eq!(db.faulty_files(None).await.unwrap().faults, []);
 }
 
-async fn a_file_that_names_an_old_xorb_still_keeps_it(db: Db) {
+async fn file_that_still_names_an_old_xorb_keeps_its_reference(db: Db) {
     stocked(&db, 2).await;
-    // Once in the run that changes, and once in another one.
+    // Xorb 1 is in the run that changes, and in another run of the same file.
     let far: Vec<Term> = (0..1030).map(|number| if number == 1029 { term(1, 5, 6) } else { term(2, 0, 1) }).collect();
     let mut near = far.clone();
     near[1] = term(1, 0, 1);
@@ -180,7 +186,7 @@ async fn a_file_that_names_an_old_xorb_still_keeps_it(db: Db) {
     }
     assert_eq!(files_of(&db, 1).await, [file_hash(8), file_hash(9)]);
     assert_eq!(db.faulty_files(None).await.unwrap().faults, []);
-    // The last run names it, although the changed run no longer does.
+    // Now only the last run names xorb 1, so the reference stays.
     let rest = |term: &Term| (*term == super::files::term(1, 2, 3)).then(|| moved(3, 1, *term));
     assert_eq!(db.switch_terms(&[switch(&db, 9, rest).await], after(5)).await.unwrap(), Switched::All);
     assert_eq!(files_of(&db, 1).await, [file_hash(8), file_hash(9)]);
@@ -189,7 +195,7 @@ async fn a_file_that_names_an_old_xorb_still_keeps_it(db: Db) {
     assert_eq!(db.faulty_files(None).await.unwrap().faults, []);
 }
 
-/// A refusal changes nothing.
+/// A switch that violates one condition is refused and changes nothing.
 async fn every_condition_of_a_switch_is_checked(db: Db) {
     stocked(&db, 4).await;
     let files = vec![file(9, &[term(1, 0, 2), term(2, 1, 3)]), file(8, &[term(1, 2, 3)])];
@@ -208,7 +214,8 @@ async fn every_condition_of_a_switch_is_checked(db: Db) {
     };
     let to = |xorb: u8| with(&|run| run.after[0] = moved(xorb, 0, run.before[0]));
     for (refused, switch) in [
-        // A missing row, missing terms or a missing file; terms of another length or number.
+        // Refused: an unknown row, a row of another file, other old terms, an unknown file, and new
+        // terms of another length or number.
         (Switched::Other(file_hash(9)), with(&|run| run.row += 1000)),
         (Switched::Other(file_hash(9)), with(&|run| run.row = good.runs[0].row)),
         (Switched::Other(file_hash(9)), with(&|run| run.before[1] = term(2, 0, 2))),
@@ -216,7 +223,7 @@ async fn every_condition_of_a_switch_is_checked(db: Db) {
         (Switched::Other(file_hash(9)), with(&|run| run.after[0].raw_len += 1)),
         (Switched::Other(file_hash(9)), with(&|run| run.after[0] = Term { raw_len: 2000, ..term(3, 0, 1) })),
         (Switched::Other(file_hash(9)), with(&|run| run.after.truncate(1))),
-        // Xorbs that are damaged, staged, being deleted, or missing.
+        // Refused: new xorbs that are damaged, staged, being deleted, or missing.
         (Switched::Unusable(hash(4)), to(4)),
         (Switched::Unusable(hash(5)), to(5)),
         (Switched::Unusable(hash(6)), to(6)),
@@ -227,7 +234,8 @@ async fn every_condition_of_a_switch_is_checked(db: Db) {
             assert_eq!(state(&db).await, before, "{switch:?}");
         }
     }
-    // A removed file, and one that was registered again with other terms.
+    // Refused: a removed file, before and after its sweep, and then a file that was registered
+    // again with other terms.
     db.remove_claims(file_hash(9), None, after(1)).await.unwrap();
     let files = [good.clone(), other.clone()];
     assert_eq!(db.switch_terms(&files, after(5)).await.unwrap(), Switched::Other(file_hash(9)));
@@ -253,7 +261,7 @@ async fn switch_makes_the_new_xorb_live_and_touches_the_old_one(db: Db) {
     assert_eq!((life(2).await.is_referenced, life(2).await.since), (true, NOW), "another file has it");
     assert_eq!(db.condemn_xorbs(vec![hash(1), hash(2), hash(3)], after(49), after(60)).await.unwrap(), []);
     assert_eq!(db.condemn_xorbs(vec![hash(1), hash(2), hash(3)], after(50), after(60)).await.unwrap(), [hash(1)]);
-    // A clock that was set back makes nothing older.
+    // The clock was set back here, but the time of last use does not decrease.
     assert_eq!(db.switch_terms(&[switch(&db, 8, all_of(2, 3)).await], NOW).await.unwrap(), Switched::All);
     assert_eq!(life(3).await.since, after(50));
 }
@@ -274,8 +282,8 @@ async fn of_two_switches_of_one_file_one_is_done(db: Db) {
     assert_eq!(db.faulty_files(None).await.unwrap().faults, []);
 }
 
-async fn dedup_response_names_the_new_xorb_once_the_old_is_left(db: Db) {
-    // The old one has more chunks, and would be mentioned for as long as possible.
+async fn dedup_response_names_the_new_xorb_after_the_last_switch(db: Db) {
+    // The old xorb has more chunks, so deduplication would prefer it as long as it has an entry.
     put(&db, xorb(1, 6)).await;
     put(&db, NewXorb { owner: None, ..xorb(2, 3) }).await;
     let chunk = |byte| ChunkHash::from_bytes([byte; 32]);
@@ -286,71 +294,75 @@ async fn dedup_response_names_the_new_xorb_once_the_old_is_left(db: Db) {
         let hit = db.find_dedup(chunk(byte), Some(owner.to_owned()), NOW).await.unwrap();
         hit.map(|hit| hit.xorb)
     };
-    assert!(db.endow_xorb(hash(2), vec!["org".to_owned()], vec![chunk(1)], NOW).await.unwrap());
+    assert!(db.add_owners_and_dedup(hash(2), vec!["org".to_owned()], vec![chunk(1)], NOW).await.unwrap());
     assert_eq!(db.switch_terms(&[switch(&db, 9, all_of(1, 2)).await], NOW).await.unwrap(), Switched::All);
-    assert_eq!(named(1, "org").await, Some(hash(1)), "a file needs it");
+    assert_eq!(named(1, "org").await, Some(hash(1)), "file 8 references the old xorb");
     assert_eq!(db.switch_terms(&[switch(&db, 8, all_of(1, 2)).await], NOW).await.unwrap(), Switched::All);
     assert_eq!((named(1, "org").await, named(1, "other").await), (Some(hash(2)), None));
-    // Chunks that the new one lacks are still found.
+    // Chunks that the new xorb has no entry for are still found in the old one.
     assert_eq!((named(5, "org").await, named(5, "other").await), (Some(hash(1)), None));
 }
 
-/// With owners and chunks.
-async fn xorb_is_endowed_only_where_visible_and_sound(db: Db) {
+async fn owners_and_dedup_are_added_only_if_visible_and_sound(db: Db) {
     put(&db, NewXorb { owner: None, ..xorb(1, 3) }).await;
     put(&db, xorb(2, 3)).await;
     let chunk = |byte| ChunkHash::from_bytes([byte; 32]);
     let owners = || vec!["b".to_owned(), "a".to_owned()];
-    assert_eq!((db.owners_of(vec![hash(1)]).await.unwrap(), db.asked_chunks(hash(1)).await.unwrap()), (vec![], vec![]));
+    assert_eq!(
+        (db.owners_of(vec![hash(1)]).await.unwrap(), db.dedup_chunks_of(hash(1)).await.unwrap()),
+        (vec![], vec![])
+    );
     for _ in 0..2 {
-        assert!(db.endow_xorb(hash(1), owners(), vec![chunk(1), chunk(3)], after(7)).await.unwrap());
+        assert!(db.add_owners_and_dedup(hash(1), owners(), vec![chunk(1), chunk(3)], after(7)).await.unwrap());
     }
     let expected = [(hash(1), "a"), (hash(1), "b"), (hash(2), "org")].map(|(xorb, owner)| (xorb, owner.to_owned()));
     assert_eq!(db.owners_of(vec![hash(2), hash(3), hash(1)]).await.unwrap(), expected);
     let asked: BTreeSet<[u8; 32]> =
-        db.asked_chunks(hash(1)).await.unwrap().iter().map(|chunk| *chunk.as_bytes()).collect();
+        db.dedup_chunks_of(hash(1)).await.unwrap().iter().map(|chunk| *chunk.as_bytes()).collect();
     assert_eq!(asked, BTreeSet::from([[1; 32], [3; 32]]));
     assert_eq!(db.find_life(hash(1)).await.unwrap().unwrap().since, after(7));
     // A condemned xorb is visible, and becomes live.
     assert_eq!(db.condemn_xorbs(vec![hash(1)], after(7), after(9)).await.unwrap(), [hash(1)]);
-    assert!(db.endow_xorb(hash(1), Vec::new(), Vec::new(), after(9)).await.unwrap());
+    assert!(db.add_owners_and_dedup(hash(1), Vec::new(), Vec::new(), after(9)).await.unwrap());
     assert_eq!(db.find_life(hash(1)).await.unwrap().unwrap().state, XorbState::Live);
     let seen = db.find_health(hash(2)).await.unwrap().unwrap();
     assert!(db.mark_damaged(seen, NOW).await.unwrap());
     db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
     for unusable in [2, 3, 4] {
-        assert!(!db.endow_xorb(hash(unusable), owners(), vec![chunk(1)], after(9)).await.unwrap(), "{unusable}");
+        assert!(
+            !db.add_owners_and_dedup(hash(unusable), owners(), vec![chunk(1)], after(9)).await.unwrap(),
+            "{unusable}"
+        );
     }
     assert_eq!(db.owners_of(vec![hash(2), hash(3)]).await.unwrap(), [(hash(2), "org".to_owned())]);
-    assert_eq!(db.asked_chunks(hash(2)).await.unwrap(), []);
+    assert_eq!(db.dedup_chunks_of(hash(2)).await.unwrap(), []);
 }
 
-async fn a_xorb_is_claimed_only_where_there_is_no_row(db: Db) {
+async fn new_xorb_is_staged_only_if_it_has_no_row(db: Db) {
     let ticket = Ticket::random();
-    assert!(db.claim_xorb(hash(1), ticket, NOW).await.unwrap());
-    assert!(!db.claim_xorb(hash(1), Ticket::random(), NOW).await.unwrap(), "staged by somebody");
+    assert!(db.stage_new_xorb(hash(1), ticket, NOW).await.unwrap());
+    assert!(!db.stage_new_xorb(hash(1), Ticket::random(), NOW).await.unwrap(), "another writer has staged it");
     db.publish_xorb(xorb(1, 3), ticket, NOW).await.unwrap();
     let before = state(&db).await;
-    assert!(!db.claim_xorb(hash(1), Ticket::random(), after(5)).await.unwrap(), "live");
+    assert!(!db.stage_new_xorb(hash(1), Ticket::random(), after(5)).await.unwrap(), "live");
     assert_eq!(state(&db).await, before, "not even touched");
-    // An upload takes over a claimed row, and the claim is lost.
-    assert!(db.claim_xorb(hash(2), ticket, NOW).await.unwrap());
-    let theirs = Ticket::random();
-    assert_eq!(db.stage_xorb(hash(2), theirs, NOW).await.unwrap(), Staging::Staged);
+    // An upload takes over a row that `stage_new_xorb` has staged. Then the first ticket cannot
+    // publish it.
+    assert!(db.stage_new_xorb(hash(2), ticket, NOW).await.unwrap());
+    let of_upload = Ticket::random();
+    assert_eq!(db.stage_xorb(hash(2), of_upload, NOW).await.unwrap(), Staging::Staged);
     assert!(db.publish_xorb(xorb(2, 3), ticket, NOW).await.is_err());
-    db.publish_xorb(xorb(2, 3), theirs, NOW).await.unwrap();
+    db.publish_xorb(xorb(2, 3), of_upload, NOW).await.unwrap();
     db.stage_xorb(hash(3), ticket, NOW).await.unwrap();
     db.abandon_xorb(hash(3), NOW).await.unwrap();
-    assert!(!db.claim_xorb(hash(3), Ticket::random(), NOW).await.unwrap(), "being deleted");
+    assert!(!db.stage_new_xorb(hash(3), Ticket::random(), NOW).await.unwrap(), "being deleted");
 }
 
-#[tokio::test]
-async fn usage_is_what_there_is_after_any_switch() {
+async fn usage_is_what_there_is_after_any_switch<B: Backend>() {
     let seed = std::env::var("ZORB_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
     println!("ZORB_TEST_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let directory = tempfile::tempdir().unwrap();
-    let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
+    let (_place, index) = B::fresh().await;
     let db: Db = Arc::new(index.clone());
     for byte in 1..=8 {
         put(&db, xorb(byte, 5 + byte)).await;
@@ -376,10 +388,9 @@ async fn usage_is_what_there_is_after_any_switch() {
             assert_eq!(db.switch_terms(&files, NOW).await.unwrap(), expected);
             switched_count += files[0].runs.len();
         }
-        let [kept, counted] = index.recounted().await;
-        assert_eq!(kept, counted);
+        let [stored, counted] = index.recounted().await;
+        assert_eq!(stored, counted);
         assert_eq!(db.faulty_files(None).await.unwrap().faults, []);
     }
     assert!(switched_count > 3, "{switched_count}");
-    index.close().await;
 }

@@ -72,7 +72,7 @@ async fn registered_file_reads_back_for_its_repositories_only(db: Db) {
     assert_eq!(db.find_file(file_hash(9), reader("org/b"), WHOLE).await.unwrap(), None);
     assert_eq!(db.find_file(file_hash(8), Reader::All, WHOLE).await.unwrap(), None);
 
-    // Another repository that proves to have the file may read it, too.
+    // Another repository that registers the same file may read it, too.
     let other = registration("org/b", vec![file(9, &terms)], &[1, 2]);
     assert_eq!(db.register(&other).await.unwrap(), Registered::New);
     assert_eq!(db.find_file(file_hash(9), reader("org/b"), WHOLE).await.unwrap(), Some(found));
@@ -123,7 +123,7 @@ async fn part_of_a_file_comes_with_the_terms_around_it_only(db: Db) {
         assert!(part.terms_start <= start && end.min(raw_len) <= terms_end, "{start}-{end}");
         assert!(end - start > 200_000 || part.terms.len() < 1100, "{start}-{end}: {} terms", part.terms.len());
     }
-    // There is nothing past the end, and no terms without a part.
+    // Without a part there are no terms, and a repository without a claim does not find the file.
     let none = db.find_file(file_hash(9), reader("r"), None).await.unwrap().unwrap();
     assert_eq!((none.raw_len, none.terms), (raw_len, Vec::new()));
     assert_eq!(db.find_file(file_hash(9), reader("s"), None).await.unwrap(), None);
@@ -145,16 +145,16 @@ async fn deduplication_stays_within_its_domain(db: Db) {
     let xorb_of = |hit: Option<crate::index::DedupHit>| hit.map(|hit| hit.xorb);
     assert_eq!(xorb_of(find(Some("org")).await.unwrap()), Some(hash(1)));
     assert_eq!(xorb_of(find(Some("other")).await.unwrap()), Some(hash(2)));
-    assert_eq!(xorb_of(find(Some("nobody")).await.unwrap()), None);
-    // A reader of all files gets the most useful xorb.
+    assert_eq!(xorb_of(find(Some("third")).await.unwrap()), None);
+    // Without an owner, the response has the xorb with the most chunks.
     assert_eq!(xorb_of(find(None).await.unwrap()), Some(hash(2)));
 
-    // An upload of an existing xorb makes its uploader an owner; a missing one cannot be shared.
+    // An upload of an existing xorb makes its uploader an owner.
     for _ in 0..2 {
-        assert!(db.share_xorb(hash(2), "nobody".to_owned()).await.unwrap());
+        assert!(db.share_xorb(hash(2), "third".to_owned()).await.unwrap());
     }
-    assert_eq!(xorb_of(find(Some("nobody")).await.unwrap()), Some(hash(2)));
-    // Also when several uploads of one owner enter it at once.
+    assert_eq!(xorb_of(find(Some("third")).await.unwrap()), Some(hash(2)));
+    // The same owner can be added by several uploads at once.
     for round in 0..20 {
         let share = || db.share_xorb(hash(2), format!("new-{round}"));
         let shared = tokio::join!(share(), share(), share(), share());
@@ -164,11 +164,11 @@ async fn deduplication_stays_within_its_domain(db: Db) {
         );
     }
     db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
-    for missing in [3, 4] {
-        assert!(!db.share_xorb(hash(missing), "org".to_owned()).await.unwrap());
+    for invisible in [3, 4] {
+        assert!(!db.share_xorb(hash(invisible), "org".to_owned()).await.unwrap());
     }
 
-    // The owners of xorbs with one chunk are known.
+    // Only xorb 5 has a single chunk. It is foreign to all but its owners.
     put(&db, xorb(5, 1)).await;
     let foreign = |owner: &str| db.foreign_single_chunks((1..=5).map(hash).collect(), owner.to_owned());
     assert_eq!(foreign("other").await.unwrap(), [hash(5)]);
@@ -186,7 +186,8 @@ async fn dedup_names_other_xorbs_of_the_file_except_single_chunks(db: Db) {
     let mut new = registration("org/a", vec![file(9, &terms)], &[1, 2, 3, 4]);
     new.dedup.push((chunk, hash(1)));
     db.register(&new).await.unwrap();
-    // Xorb 3 has one chunk, whose hash it would reveal; xorb 4 belongs to no file with xorb 1.
+    // Xorb 3 is not named because its hash would disclose the hash of its only chunk. Xorb 4 is not
+    // named because no file references it together with xorb 1.
     for owner in [None, Some("org".to_owned())] {
         let hit = db.find_dedup(chunk, owner, NOW).await.unwrap().unwrap();
         assert_eq!((hit.xorb, hit.neighbours), (hash(1), vec![hash(2)]));
@@ -234,7 +235,7 @@ async fn parts_are_requested_chunks_of_visible_xorbs_to_their_end(db: Db) {
         put(&db, xorb).await;
     }
     db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
-    // A condemned one is visible, one that is being deleted is not.
+    // Xorb 2 is condemned and visible; xorb 4 is being deleted and invisible.
     put(&db, xorb(4, 3)).await;
     assert_eq!(db.condemn_xorbs(vec![hash(2), hash(4)], NOW, after(10)).await.unwrap().len(), 2);
     assert_eq!(db.begin_deletions(vec![hash(4)], after(10), after(20)).await.unwrap(), [hash(4)]);

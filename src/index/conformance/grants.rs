@@ -36,7 +36,7 @@ async fn grant_can_be_spent_twice_and_stays_spent_until_it_expires(db: Db) {
     assert_eq!(spent().await, (true, true));
     assert_eq!(db.forget_grants(LATER).await.unwrap(), 1);
     assert_eq!(spent().await, (false, true));
-    // It was published long ago; spending its grant once more changes nothing.
+    // A grant that is spent already can be recorded again, here with the publication of a xorb.
     put(&db, NewXorb { grant: Some(grant(2, LATER)), ..xorb(1, 3) }).await;
 }
 

@@ -1,29 +1,36 @@
-//! The contract on marks, heals, and the order of verification.
+//! The contract on marks of damage, on repairs of blobs, and on the order of verification.
 
+use super::backends::{Backend, TestIndex};
 use super::files::{file, file_hash, registration};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::ChunkHash;
 use crate::format::compression::Scheme;
 use crate::format::xorb::LayoutBuilder;
-use crate::index::{FilesHit, HealthSums, IndexErrorKind, NewXorb, Registered, SpentGrant, Staging, Ticket, Totals};
+use crate::index::{
+    AffectedFiles, HealthSums, IndexErrorKind, NewXorb, Registered, SpentGrant, Staging, Ticket, Totals,
+};
 use crate::runtime::clock::Timestamp;
 
 suite! {
     upload_counts_as_verification_and_the_oldest_is_due_first
     damaged_xorb_is_marked_and_counts_as_absent_for_uploads
     a_mark_hits_only_the_row_that_was_seen
-    heal_describes_another_serialization_and_keeps_the_sums
-    heal_under_an_old_ticket_changes_nothing
-    a_heal_in_the_same_serialization_replaces_nothing
-    what_is_not_visible_is_neither_due_nor_marked
+    repair_describes_another_serialization_and_keeps_sums
+    repair_under_an_old_ticket_changes_nothing
+    repair_in_the_same_serialization_sets_no_replaced_at
+    invisible_xorb_is_neither_due_nor_marked
     a_xorb_names_the_files_that_need_it_up_to_a_limit
+}
+
+suite_with_hooks! {
+    unverified_xorb_is_due_first_and_heal_repairs_its_row
 }
 
 fn after(secs: u64) -> Timestamp {
     Timestamp::from_millis(NOW.as_millis() + secs * 1000)
 }
 
-/// The xorb in another serialization: every chunk has three more bytes.
+/// The xorb in another serialization: every serialized chunk is three bytes longer.
 fn other(byte: u8, chunk_count: u8) -> NewXorb {
     let mut layout = LayoutBuilder::new();
     for chunk in 1..=chunk_count {
@@ -80,7 +87,7 @@ async fn damaged_xorb_is_marked_and_counts_as_absent_for_uploads(db: Db) {
     assert_eq!(db.damaged_after(None, 10).await.unwrap().len(), 1);
     assert_eq!(db.damaged_after(Some(hash(1)), 10).await.unwrap(), []);
     assert_eq!(due(&db, after(1)).await, [2]);
-    // Found sound again: everything is as before.
+    // If a check finds the blob sound again, everything is as before.
     let seen = db.find_health(hash(1)).await.unwrap().unwrap();
     assert!(db.mark_sound(seen, NOW).await.unwrap());
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
@@ -90,7 +97,7 @@ async fn damaged_xorb_is_marked_and_counts_as_absent_for_uploads(db: Db) {
 async fn a_mark_hits_only_the_row_that_was_seen(db: Db) {
     put(&db, xorb(1, 3)).await;
     let seen = db.find_health(hash(1)).await.unwrap().unwrap();
-    // It was uploaded again meanwhile, which would have replaced a damaged blob.
+    // The xorb was uploaded again since `seen`, so a result for `seen` no longer applies.
     let staged = db.stage_xorb(hash(1), Ticket::random(), NOW).await.unwrap();
     assert_eq!(staged, Staging::Live { serialized_len: 30 });
     assert!(!db.mark_damaged(seen, NOW).await.unwrap());
@@ -102,8 +109,8 @@ async fn a_mark_hits_only_the_row_that_was_seen(db: Db) {
     assert_eq!(db.find_health(hash(1)).await.unwrap().unwrap().damaged_at, Some(after(1)));
 }
 
-/// References too.
-async fn heal_describes_another_serialization_and_keeps_the_sums(db: Db) {
+/// The sums are those over all visible xorbs.
+async fn repair_describes_another_serialization_and_keeps_sums(db: Db) {
     put(&db, xorb(1, 3)).await;
     assert_eq!(db.register(&registration("org/a", vec![file(9, &[])], &[1])).await.unwrap(), Registered::New);
     mark(&db, 1).await;
@@ -111,7 +118,7 @@ async fn heal_describes_another_serialization_and_keeps_the_sums(db: Db) {
     assert_eq!(db.stage_xorb(hash(1), ticket, NOW).await.unwrap(), Staging::Damaged);
     let grant = SpentGrant { nonce: [4; 16], expires: NOW };
     let new = NewXorb { grant: Some(grant), owner: Some("other".to_owned()), ..other(1, 3) };
-    db.heal_xorb(new.clone(), ticket, after(2)).await.unwrap();
+    db.describe_xorb_again(new.clone(), ticket, after(2)).await.unwrap();
 
     let row = db.find_xorb(hash(1)).await.unwrap().unwrap();
     assert_eq!((row.crc64, row.layout, row.is_damaged), (77, new.layout.clone(), false));
@@ -122,43 +129,44 @@ async fn heal_describes_another_serialization_and_keeps_the_sums(db: Db) {
     assert!(db.is_grant_spent([4; 16]).await.unwrap());
     assert!(db.renew_xorb(hash(1), Some("other".to_owned()), NOW).await.unwrap());
     assert!(db.renew_xorb(hash(1), Some("org".to_owned()), NOW).await.unwrap());
-    let healed = db.find_health(hash(1)).await.unwrap().unwrap();
-    assert_eq!((healed.damaged_at, healed.verified_at), (None, Some(after(2))));
-    // Findings about the previous blob, and those of its heal, are obsolete.
+    let repaired = db.find_health(hash(1)).await.unwrap().unwrap();
+    assert_eq!((repaired.damaged_at, repaired.verified_at), (None, Some(after(2))));
+    // Results of checks before the repair are obsolete, and so is the ticket that the repair used.
     assert!(!db.mark_damaged(seen, NOW).await.unwrap());
-    assert!(!db.mark_damaged(crate::index::XorbHealth { ticket, ..healed }, NOW).await.unwrap());
-    assert_eq!(db.heal_xorb(other(1, 3), ticket, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
+    assert!(!db.mark_damaged(crate::index::XorbHealth { ticket, ..repaired }, NOW).await.unwrap());
+    assert_eq!(db.describe_xorb_again(other(1, 3), ticket, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
 }
 
-async fn heal_under_an_old_ticket_changes_nothing(db: Db) {
+async fn repair_under_an_old_ticket_changes_nothing(db: Db) {
     put(&db, xorb(1, 3)).await;
     mark(&db, 1).await;
     let (first, second) = (Ticket::random(), Ticket::random());
     db.stage_xorb(hash(1), first, NOW).await.unwrap();
     db.stage_xorb(hash(1), second, NOW).await.unwrap();
-    assert_eq!(db.heal_xorb(other(1, 3), first, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
+    assert_eq!(db.describe_xorb_again(other(1, 3), first, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
     assert!(db.find_xorb(hash(1)).await.unwrap().unwrap().is_damaged);
     assert_eq!(db.totals().await.unwrap().serialized_len, 30);
-    db.heal_xorb(other(1, 3), second, NOW).await.unwrap();
+    db.describe_xorb_again(other(1, 3), second, NOW).await.unwrap();
     assert!(!db.find_xorb(hash(1)).await.unwrap().unwrap().is_damaged);
 }
 
-async fn a_heal_in_the_same_serialization_replaces_nothing(db: Db) {
+async fn repair_in_the_same_serialization_sets_no_replaced_at(db: Db) {
     put(&db, xorb(1, 3)).await;
     mark(&db, 1).await;
     let ticket = Ticket::random();
     db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
-    db.heal_xorb(xorb(1, 3), ticket, after(1)).await.unwrap();
+    db.describe_xorb_again(xorb(1, 3), ticket, after(1)).await.unwrap();
     assert_eq!(db.find_xorb(hash(1)).await.unwrap().unwrap().replaced_at, None);
-    // An uploader can choose bytes with a given checksum, but not the places of the chunks.
+    // An equal CRC does not suffice: an uploader can choose bytes with a given CRC. The layout is
+    // compared, too.
     mark(&db, 1).await;
     let ticket = Ticket::random();
     db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
-    db.heal_xorb(NewXorb { crc64: xorb(1, 3).crc64, ..other(1, 3) }, ticket, after(2)).await.unwrap();
+    db.describe_xorb_again(NewXorb { crc64: xorb(1, 3).crc64, ..other(1, 3) }, ticket, after(2)).await.unwrap();
     assert_eq!(db.find_xorb(hash(1)).await.unwrap().unwrap().replaced_at, Some(after(2)));
 }
 
-async fn what_is_not_visible_is_neither_due_nor_marked(db: Db) {
+async fn invisible_xorb_is_neither_due_nor_marked(db: Db) {
     let ticket = Ticket::random();
     db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
     assert_eq!(db.find_health(hash(1)).await.unwrap(), None);
@@ -169,25 +177,23 @@ async fn what_is_not_visible_is_neither_due_nor_marked(db: Db) {
     let staged = crate::index::XorbHealth { hash: hash(2), ..seen };
     assert!(!db.mark_damaged(staged, NOW).await.unwrap());
     assert!(!db.mark_sound(staged, NOW).await.unwrap());
-    assert_eq!(db.heal_xorb(other(2, 1), ticket, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
+    assert_eq!(db.describe_xorb_again(other(2, 1), ticket, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
 }
 
 async fn a_xorb_names_the_files_that_need_it_up_to_a_limit(db: Db) {
     put(&db, xorb(1, 3)).await;
-    assert_eq!(db.files_hit(hash(1), 5).await.unwrap(), FilesHit::default());
+    assert_eq!(db.affected_files(hash(1), 5).await.unwrap(), AffectedFiles::default());
     let terms = [super::files::term(1, 0, 2)];
     for byte in 1..=3 {
         db.register(&registration("org/a", vec![file(byte, &terms)], &[1])).await.unwrap();
     }
-    let hit = db.files_hit(hash(1), 2).await.unwrap();
-    assert_eq!(hit, FilesHit { files: vec![file_hash(1), file_hash(2)], count: 3 });
+    let hit = db.affected_files(hash(1), 2).await.unwrap();
+    assert_eq!(hit, AffectedFiles { files: vec![file_hash(1), file_hash(2)], count: 3 });
 }
 
 /// The row does not parse.
-#[tokio::test]
-async fn unverified_xorb_is_due_first_and_heal_repairs_its_row() {
-    let directory = tempfile::tempdir().unwrap();
-    let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
+async fn unverified_xorb_is_due_first_and_heal_repairs_its_row<B: Backend>() {
+    let (_place, index) = B::fresh().await;
     let db: Db = std::sync::Arc::new(index.clone());
     put(&db, xorb(1, 3)).await;
     put(&db, xorb(2, 3)).await;
@@ -196,7 +202,6 @@ async fn unverified_xorb_is_due_first_and_heal_repairs_its_row() {
     assert_eq!(db.health_sums().await.unwrap().oldest, None);
     assert_eq!(db.find_xorb(hash(2)).await.unwrap_err().kind, IndexErrorKind::Inconsistent);
     let seen = db.find_health(hash(2)).await.unwrap().unwrap();
-    db.heal_xorb(other(2, 3), seen.ticket, after(1)).await.unwrap();
+    db.describe_xorb_again(other(2, 3), seen.ticket, after(1)).await.unwrap();
     assert_eq!(db.find_xorb(hash(2)).await.unwrap().unwrap().layout, other(2, 3).layout);
-    index.close().await;
 }

@@ -6,7 +6,7 @@ use crate::index::{Claim, ClaimState, FileEntry, Reader, Registered, Ticket, Xor
 
 suite_in_steps! {
     files_are_listed_by_hash_to_their_readers_only
-    a_list_shows_a_sha256_and_the_true_one_after_a_false_claim
+    list_shows_the_claimed_sha256_and_later_the_true_one
     xorbs_are_listed_when_readers_may_see_them
 }
 
@@ -31,7 +31,7 @@ async fn files_are_listed_by_hash_to_their_readers_only(db: Db) {
     assert_eq!(first, [FileEntry { hash: file_hash(1), raw_len: 2000, sha256: None, registered: NOW }]);
 }
 
-async fn a_list_shows_a_sha256_and_the_true_one_after_a_false_claim(db: Db) {
+async fn list_shows_the_claimed_sha256_and_later_the_true_one(db: Db) {
     put(&db, xorb(1, 3)).await;
     let mut claimed = file(1, &[term(1, 0, 2)]);
     claimed.sha256 = Some(sha256(7));
@@ -39,7 +39,7 @@ async fn a_list_shows_a_sha256_and_the_true_one_after_a_false_claim(db: Db) {
     let same = file(1, &[term(1, 0, 2)]);
     db.register(&registration("org/b", vec![same], &[1])).await.unwrap();
     let shown = async |reader| db.files_after(reader, None, 1).await.unwrap()[0].sha256;
-    // Until it is verified, only the repository with the claim sees it.
+    // Until the sha256 is verified, only the repository that claims it sees it.
     assert_eq!(shown(reader("org/a")).await, Some(sha256(7)));
     assert_eq!((shown(reader("org/b")).await, shown(Reader::All).await), (None, None));
     let claim = Claim { file: file_hash(1), sha256: sha256(7) };
@@ -54,7 +54,7 @@ async fn xorbs_are_listed_when_readers_may_see_them(db: Db) {
     db.stage_xorb(hash(2), Ticket::random(), NOW).await.unwrap();
     let all = db.xorbs_after(None, 10).await.unwrap();
     assert_eq!(all.iter().map(|xorb| xorb.hash).collect::<Vec<_>>(), [hash(1), hash(5), hash(0xee)]);
-    // Chunks of 1, 2 … bytes and a header, twice that when decompressed.
+    // Chunk number n has a header of 8 bytes and n bytes, which are 2 n raw bytes.
     let expected = XorbEntry { hash: hash(1), chunk_count: 7, serialized_len: 7 * 8 + 28, raw_len: 56 };
     assert_eq!(db.xorbs_after(None, 1).await.unwrap(), [expected]);
     assert_eq!(db.xorbs_after(Some(hash(1)), 10).await.unwrap(), all[1..]);

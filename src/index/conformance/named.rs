@@ -1,4 +1,4 @@
-//! The contract on the xorbs that a registration names: they stay.
+//! The contract on the xorbs that a registration names: GC must not delete them.
 
 use super::collect::{after, condemned, life, sweep};
 use super::files::{file, file_hash, registration, term};
@@ -6,12 +6,12 @@ use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::index::{Registered, Registration, XorbState};
 
 suite! {
-    registration_touches_xorbs_that_no_file_keeps
-    xorb_without_files_is_as_fresh_as_its_last_registration
+    registration_touches_xorbs_that_no_file_references
+    unreferenced_xorb_is_touched_as_of_its_last_registration
 }
 
-/// Also where the file is known with other xorbs.
-async fn registration_touches_xorbs_that_no_file_keeps(db: Db) {
+/// A registration of a known file ignores its terms, but touches the xorbs that they name.
+async fn registration_touches_xorbs_that_no_file_references(db: Db) {
     for byte in 1..=4 {
         put(&db, xorb(byte, 3)).await;
     }
@@ -22,13 +22,13 @@ async fn registration_touches_xorbs_that_no_file_keeps(db: Db) {
             [life(&db, 1).await, life(&db, 2).await, life(&db, 3).await, life(&db, 4).await, life(&db, 5).await];
         lives.map(|life| life.since)
     };
-    // 1 and 5 are referenced, 2 is only named.
+    // Xorbs 1 and 5 are referenced, and xorb 2 is only named. Xorb 5 was condemned.
     let terms = [term(1, 0, 1), term(5, 0, 1)];
     db.register(&at(20, registration("r", vec![file(9, &terms)], &[1, 2, 5]))).await.unwrap();
     assert_eq!(sinces().await, [NOW, after(20), NOW, NOW, after(20)]);
     assert_eq!((life(&db, 1).await.state, life(&db, 5).await.state), (XorbState::Live, XorbState::Live));
     assert_eq!(db.condemn_xorbs(vec![hash(1), hash(5)], after(1000), after(1000)).await.unwrap(), []);
-    // The known file keeps its terms, so 3 is unreferenced.
+    // The known file keeps its terms, so xorb 3 has no reference.
     let known = registration("r", vec![file(9, &[term(3, 0, 1)])], &[3, 1]);
     assert_eq!(db.register(&at(30, known)).await.unwrap(), Registered::Known);
     assert_eq!(sinces().await, [NOW, after(20), after(30), NOW, after(20)]);
@@ -36,14 +36,14 @@ async fn registration_touches_xorbs_that_no_file_keeps(db: Db) {
     let refused = registration("r", vec![file(8, &[term(4, 0, 1)])], &[4, 77]);
     assert_eq!(db.register(&at(40, refused)).await.unwrap(), Registered::MissingXorb(hash(77)));
     assert_eq!(sinces().await, [NOW, after(20), after(30), NOW, after(20)]);
-    // A xorb that loses its file is touched then.
+    // A xorb is touched when it loses its last file.
     db.remove_claims(file_hash(9), None, after(50)).await.unwrap();
     sweep(&db, after(60)).await;
     assert_eq!(sinces().await, [after(60), after(20), after(30), NOW, after(60)]);
 }
 
-/// Also under a clock that went back.
-async fn xorb_without_files_is_as_fresh_as_its_last_registration(db: Db) {
+/// The second registration and the removal have earlier times, because the clock was set back.
+async fn unreferenced_xorb_is_touched_as_of_its_last_registration(db: Db) {
     put(&db, xorb(1, 3)).await;
     let file = file(9, &[term(1, 0, 1)]);
     for millis in [30, 10] {

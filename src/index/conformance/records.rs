@@ -1,4 +1,4 @@
-//! The contract on what records need from the index.
+//! The contract on the queries for registration records.
 
 use super::files::{file, file_hash, reader, registration, sha256, term};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
@@ -9,7 +9,7 @@ suite_in_steps! {
     owned_xorbs_are_those_of_the_domain_that_can_be_seen
     readers_of_a_file_come_with_whether_they_claimed_sha256
     claimed_files_are_those_of_the_repository_and_its_sha256
-    additions_to_known_files_are_told_apart_from_none
+    outcome_tells_additions_to_known_files_from_none
 }
 
 async fn owned_xorbs_are_those_of_the_domain_that_can_be_seen(db: Db) {
@@ -24,7 +24,7 @@ async fn owned_xorbs_are_those_of_the_domain_that_can_be_seen(db: Db) {
         owned
     };
     assert_eq!(owned("org").await, [hash(1)]);
-    assert_eq!(owned("nobody").await, []);
+    assert_eq!(owned("third").await, []);
     assert!(db.share_xorb(hash(1), "other".to_owned()).await.unwrap());
     assert_eq!(owned("other").await, [hash(1), hash(2)]);
     assert_eq!(db.owned_xorbs(Vec::new(), "org".to_owned()).await.unwrap(), []);
@@ -48,7 +48,7 @@ async fn readers_of_a_file_come_with_whether_they_claimed_sha256(db: Db) {
     let claim = Claim { file: file_hash(9), sha256: sha256(1) };
     assert!(db.settle_claim(claim, ClaimState::False { actual: sha256(2) }).await.unwrap());
     assert_eq!(db.unverified_sha256(file_hash(9)).await.unwrap(), None);
-    // A verified sha256 is visible to all readers, and is not a claim of one.
+    // A verified sha256 is visible to all readers, and is no longer a claim of a repository.
     register("c", Some(2)).await;
     assert_eq!(readers().await, pairs([("a", false), ("b", false), ("c", false)]));
 }
@@ -72,15 +72,16 @@ async fn claimed_files_are_those_of_the_repository_and_its_sha256(db: Db) {
     assert_eq!(claimed("c").await, []);
     let claim = Claim { file: file_hash(7), sha256: sha256(2) };
     assert!(db.settle_claim(claim, ClaimState::Verified).await.unwrap());
-    assert_eq!(claimed("a").await, [(file_hash(7), true), (file_hash(8), true)], "it cannot claim more than is known");
+    assert_eq!(claimed("a").await, [(file_hash(7), true), (file_hash(8), true)], "the sha256 of file 7 is verified");
 }
 
-async fn additions_to_known_files_are_told_apart_from_none(db: Db) {
+async fn outcome_tells_additions_to_known_files_from_none(db: Db) {
     put(&db, xorb(1, 3)).await;
     let mut new = registration("r", vec![file(9, &[term(1, 0, 1)])], &[1]);
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
-    // Not worth a record that the repository would be charged for.
+    // New deduplication entries alone count as `Known`: they need no record, for which the
+    // repository would be charged.
     new.dedup.push((ChunkHash::from_bytes([1; 32]), hash(1)));
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
     let found = db.find_dedup(ChunkHash::from_bytes([1; 32]), None, NOW).await.unwrap();
@@ -88,7 +89,7 @@ async fn additions_to_known_files_are_told_apart_from_none(db: Db) {
     new.files[0].sha256 = Some(sha256(1));
     assert_eq!(db.register(&new).await.unwrap(), Registered::Added);
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
-    // A new file outweighs all other parts of the shard, wherever it stands.
+    // One new file makes the outcome `New`, wherever it is in the shard.
     new.files.insert(0, file(8, &[term(1, 0, 2)]));
     new.dedup.push((ChunkHash::from_bytes([2; 32]), hash(1)));
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);

@@ -4,7 +4,9 @@ use super::files::{file, file_hash, reader, registration, sha256, term};
 use super::usage::usage;
 use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::{ByteRange, ChunkHash};
-use crate::index::{Begun, Cursor, IndexErrorKind, Limits, NewFile, Reader, Registered, Registration, Usage, XorbLife};
+use crate::index::{
+    Cursor, IndexErrorKind, Limits, NewFile, OpenRegistration, Reader, Registered, Registration, Usage, XorbLife,
+};
 use crate::runtime::clock::Timestamp;
 
 suite! {
@@ -12,19 +14,23 @@ suite! {
     a_known_file_is_as_it_was_until_a_registration_is_published
     an_abandoned_registration_leaves_nothing_behind
     xorbs_of_a_discarded_registration_are_touched
-    an_abandoned_claim_leaves_the_file_to_the_others
+    abandoned_claim_leaves_the_file_to_other_repositories
     an_abandoned_registration_cannot_be_published
     a_published_registration_cannot_be_abandoned
     leftovers_of_a_dead_registration_are_replaced
     a_step_that_exceeds_a_quota_changes_nothing
     a_step_without_its_xorb_changes_nothing
-    what_is_being_registered_counts_for_its_repository
-    xorbs_of_a_registration_under_way_are_not_condemned
+    unpublished_files_count_for_their_repository
+    xorbs_of_an_unpublished_registration_are_not_condemned
+    a_known_large_file_is_charged_in_parts
+    a_removed_claim_to_a_large_file_is_credited_in_parts
+    a_large_file_is_registered_again_while_its_removal_is_swept
+    large_file_is_removed_with_its_last_claim
 }
 
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
 
-/// Small files, a large one, and a xorb that no file has.
+/// Small files, a large one, and a xorb that no file names.
 fn several(repo: &str) -> Registration {
     let small = |byte| NewFile { sha256: Some(sha256(byte)), ..file(byte, &[term(1, 0, 2)]) };
     let large = file(60, &[term(1, 0, 1), term(2, 0, 2), term(3, 1, 3), term(1, 1, 3), term(2, 1, 2)]);
@@ -38,24 +44,25 @@ async fn stocked(db: &Db) {
     }
 }
 
-/// Takes this many steps; returns where the next one begins.
-async fn take(db: &Db, begun: Begun, new: &Registration, from: Cursor, count: usize) -> Option<Cursor> {
+/// Writes up to `count` steps. Returns where the next one begins; `None` if all are written.
+async fn take(db: &Db, begun: OpenRegistration, new: &Registration, from: Cursor, count: usize) -> Option<Cursor> {
     let mut next = Some(from);
     for _ in 0..count {
         let Some(from) = next else { break };
-        let entered = db.enter_files(begun, new, from).await.unwrap();
-        assert!(matches!(entered.outcome, Registered::New | Registered::Known | Registered::Added), "{entered:?}");
-        next = entered.next;
+        let step = db.write_step(begun, new, from).await.unwrap();
+        assert!(matches!(step.outcome, Registered::New | Registered::Known | Registered::Added), "{step:?}");
+        next = step.next;
     }
     next
 }
 
+/// Sweeps finished registrations and removed files to the end.
 async fn clear(db: &Db) {
-    while db.clear_registration(NOW).await.unwrap() {}
+    while db.sweep_registrations(NOW).await.unwrap() {}
     while db.sweep_removed(NOW).await.unwrap() {}
 }
 
-/// Counts all ways in which its files are visible.
+/// Counts all ways in which the files of `new` are visible.
 async fn seen_count(db: &Db, new: &Registration) -> usize {
     let own = reader(&new.repo);
     let mut count = 0;
@@ -74,7 +81,7 @@ async fn seen_count(db: &Db, new: &Registration) -> usize {
     count += db.files_after(own, None, 100).await.unwrap().len();
     count += db.unverified_claims(ANY_LEN, None, 100).await.unwrap().len();
     count += usize::from(db.next_claimant(ANY_LEN, None).await.unwrap().is_some());
-    count += db.claims_of(new.repo.clone(), ANY_LEN, None, 100).await.unwrap().len();
+    count += db.sha256_claims_of(new.repo.clone(), ANY_LEN, None, 100).await.unwrap().len();
     count + db.file_records(None).await.unwrap().len()
 }
 
@@ -90,8 +97,8 @@ async fn steps_are_seen_by_no_reader_before_they_are_published(db: Db) {
     }
     assert!(step_count > 6, "{step_count} steps");
     db.publish_registration(begun, Some(7)).await.unwrap();
-    // Per file: two readers and the repository; three by sha256 and its claim; the rest are lists
-    // of files or of claims.
+    // 4 files are visible to two readers each, and have one repository. 3 files are found by their
+    // sha256, and have an unverified one. The other numbers are the lengths of lists.
     assert_eq!(seen_count(&db, &new).await, 3 * 4 + 2 * 3 + 4 + 2 * 4 + 3 + 1 + 3 + 4);
     assert_eq!(db.store_mark().await.unwrap().last_record, Some(7));
     for file in &new.files {
@@ -106,18 +113,18 @@ async fn a_known_file_is_as_it_was_until_a_registration_is_published(db: Db) {
     stocked(&db).await;
     let plain = registration("org/a", vec![file(50, &[term(1, 0, 2)])], &[1]);
     db.register(&plain).await.unwrap();
-    // It claims a sha256, and another repository has the file, too.
-    for (repo, told) in [("org/a", Registered::Added), ("org/b", Registered::New)] {
+    // The first registration adds a sha256 claim, the second one a claim of another repository.
+    for (repo, outcome) in [("org/a", Registered::Added), ("org/b", Registered::New)] {
         let claimed = NewFile { sha256: Some(sha256(9)), ..file(50, &[term(1, 0, 2)]) };
         let new = registration(repo, vec![claimed], &[1]);
         let before = db.readers_of(file_hash(50)).await.unwrap();
         let begun = db.begin_registration(&new).await.unwrap();
-        let entered = db.enter_files(begun, &new, Cursor::start(&new)).await.unwrap();
-        assert_eq!(entered.outcome, told);
+        let step = db.write_step(begun, &new, Cursor::start(&new)).await.unwrap();
+        assert_eq!(step.outcome, outcome);
         assert_eq!(db.readers_of(file_hash(50)).await.unwrap(), before);
         assert_eq!(db.find_sha256(sha256(9), reader(repo)).await.unwrap(), None);
         assert!(db.find_file(file_hash(50), reader("org/a"), WHOLE).await.unwrap().is_some());
-        assert_eq!(entered.next, None, "one small file is one step");
+        assert_eq!(step.next, None, "one small file is one step");
         db.publish_registration(begun, None).await.unwrap();
         assert!(db.find_sha256(sha256(9), reader(repo)).await.unwrap().is_some());
         clear(&db).await;
@@ -151,7 +158,7 @@ async fn xorbs_of_a_discarded_registration_are_touched(db: Db) {
         if is_swept {
             while db.sweep_removed(later).await.unwrap() {}
         } else {
-            while db.clear_registration(later).await.unwrap() {}
+            while db.sweep_registrations(later).await.unwrap() {}
         }
         for life in db.xorb_lives(None, 100).await.unwrap() {
             let since = if life.hash == hash(1) || life.hash == hash(2) { later } else { NOW };
@@ -160,7 +167,7 @@ async fn xorbs_of_a_discarded_registration_are_touched(db: Db) {
     }
 }
 
-async fn an_abandoned_claim_leaves_the_file_to_the_others(db: Db) {
+async fn abandoned_claim_leaves_the_file_to_other_repositories(db: Db) {
     stocked(&db).await;
     let of = |repo: &str, sha| {
         let claimed = NewFile { sha256: sha, ..file(50, &[term(1, 0, 2)]) };
@@ -178,7 +185,7 @@ async fn an_abandoned_claim_leaves_the_file_to_the_others(db: Db) {
         assert_eq!(db.readers_of(file_hash(50)).await.unwrap(), [("org/a".to_owned(), false)]);
         assert_eq!(db.unverified_sha256(file_hash(50)).await.unwrap(), None);
     }
-    // The other repositories have removed it meanwhile.
+    // The file is removed if the other repository has removed its claim meanwhile.
     let new = of("org/b", None);
     let begun = db.begin_registration(&new).await.unwrap();
     take(&db, begun, &new, Cursor::start(&new), 9).await;
@@ -196,7 +203,7 @@ async fn an_abandoned_registration_cannot_be_published(db: Db) {
     let begun = db.begin_registration(&new).await.unwrap();
     let next = take(&db, begun, &new, Cursor::start(&new), 2).await.unwrap();
     db.abandon_registrations(None).await.unwrap();
-    let lost = db.enter_files(begun, &new, next).await.unwrap_err();
+    let lost = db.write_step(begun, &new, next).await.unwrap_err();
     assert_eq!(lost.kind, IndexErrorKind::Lost);
     let lost = db.publish_registration(begun, Some(3)).await.unwrap_err();
     assert_eq!(lost.kind, IndexErrorKind::Lost);
@@ -225,7 +232,8 @@ async fn leftovers_of_a_dead_registration_are_replaced(db: Db) {
         let begun = db.begin_registration(&new).await.unwrap();
         take(&db, begun, &new, Cursor::start(&new), step_count).await;
     }
-    // As after a crash, before any cleanup.
+    // These registrations are still open, as after a crash before any cleanup. Another repository
+    // registers the same files.
     let other = several("org/b");
     let begun = db.begin_registration(&other).await.unwrap();
     assert_eq!(take(&db, begun, &other, Cursor::start(&other), 100).await, None);
@@ -248,7 +256,7 @@ async fn a_step_that_exceeds_a_quota_changes_nothing(db: Db) {
     let begun = db.begin_registration(&new).await.unwrap();
     let next = take(&db, begun, &new, Cursor::start(&new), 2).await.unwrap();
     let before = usage(&db, "org/a").await;
-    let refused = db.enter_files(begun, &new, next).await.unwrap();
+    let refused = db.write_step(begun, &new, next).await.unwrap();
     assert!(matches!(refused.outcome, Registered::OverQuota(excess) if excess.limit == 2), "{refused:?}");
     assert_eq!(refused.next, None);
     assert_eq!(usage(&db, "org/a").await, before);
@@ -261,17 +269,17 @@ async fn a_step_without_its_xorb_changes_nothing(db: Db) {
     let begun = db.begin_registration(&new).await.unwrap();
     let mut next = Some(Cursor::start(&new));
     let refused = loop {
-        let entered = db.enter_files(begun, &new, next.unwrap()).await.unwrap();
-        if !matches!(entered.outcome, Registered::New | Registered::Known) {
-            break entered.outcome;
+        let step = db.write_step(begun, &new, next.unwrap()).await.unwrap();
+        if !matches!(step.outcome, Registered::New | Registered::Known) {
+            break step.outcome;
         }
-        next = entered.next;
+        next = step.next;
     };
     assert_eq!(refused, Registered::MissingXorb(hash(9)));
     assert_eq!(usage(&db, "org/a").await.file_count, 4);
 }
 
-async fn what_is_being_registered_counts_for_its_repository(db: Db) {
+async fn unpublished_files_count_for_their_repository(db: Db) {
     stocked(&db).await;
     let new = several("org/a");
     let begun = db.begin_registration(&new).await.unwrap();
@@ -283,7 +291,7 @@ async fn what_is_being_registered_counts_for_its_repository(db: Db) {
     assert_eq!(usage(&db, "org/a").await, counted);
 }
 
-async fn xorbs_of_a_registration_under_way_are_not_condemned(db: Db) {
+async fn xorbs_of_an_unpublished_registration_are_not_condemned(db: Db) {
     stocked(&db).await;
     let new = several("org/a");
     let begun = db.begin_registration(&new).await.unwrap();
@@ -291,4 +299,95 @@ async fn xorbs_of_a_registration_under_way_are_not_condemned(db: Db) {
     let later = Timestamp::from_millis(NOW.as_millis() * 2);
     let condemned = db.condemn_xorbs(vec![hash(1), hash(2), hash(3)], later, later).await.unwrap();
     assert_eq!(condemned, []);
+}
+
+/// A registration of a large file of four xorbs, which these repositories have registered already.
+async fn shared_file(db: &Db, repos: &[&str]) -> Registration {
+    stocked(db).await;
+    let terms: Vec<_> = (1..=4).map(|xorb| term(xorb, 0, 2)).collect();
+    let new = registration("org/b", vec![file(60, &terms)], &[1, 2, 3, 4]);
+    for repo in repos {
+        db.register(&Registration { repo: (*repo).to_owned(), ..new.clone() }).await.unwrap();
+    }
+    clear(db).await;
+    new
+}
+
+async fn a_known_large_file_is_charged_in_parts(db: Db) {
+    let new = shared_file(&db, &["org/a"]).await;
+    let whole = usage(&db, "org/a").await;
+    for abandoned_after in [Some(1), Some(2), Some(3), None] {
+        let begun = db.begin_registration(&new).await.unwrap();
+        let (mut next, mut charged) = (Some(Cursor::start(&new)), Vec::new());
+        while let Some(from) = next
+            && abandoned_after != Some(charged.len())
+        {
+            next = take(&db, begun, &new, from, 1).await;
+            let used = usage(&db, "org/b").await;
+            assert_eq!((used.file_count, used.logical_len), (1, whole.logical_len));
+            charged.push(used.physical_len);
+        }
+        if abandoned_after.is_some() {
+            db.abandon_registrations(None).await.unwrap();
+            clear(&db).await;
+            assert_eq!(usage(&db, "org/b").await, Usage::default());
+            continue;
+        }
+        db.publish_registration(begun, None).await.unwrap();
+        charged.dedup();
+        assert!(charged.len() == 3 && charged.is_sorted(), "the claim and two parts: {charged:?}");
+        assert_eq!(usage(&db, "org/b").await, whole);
+    }
+}
+
+async fn a_removed_claim_to_a_large_file_is_credited_in_parts(db: Db) {
+    shared_file(&db, &["org/a", "org/b"]).await;
+    let whole = usage(&db, "org/b").await;
+    let removed = db.remove_claims(file_hash(60), Some("org/b".to_owned()), NOW).await.unwrap();
+    assert_eq!((removed.repos, removed.is_file_removed), (vec!["org/b".to_owned()], false));
+    assert_eq!(usage(&db, "org/b").await, Usage { physical_len: whole.physical_len, ..Usage::default() });
+    assert_eq!(db.readers_of(file_hash(60)).await.unwrap(), [("org/a".to_owned(), false)]);
+    assert_eq!(db.files_after(reader("org/b"), None, 9).await.unwrap(), []);
+    let again = db.remove_claims(file_hash(60), Some("org/b".to_owned()), NOW).await.unwrap();
+    assert_eq!((again.repos, again.is_file_removed), (vec![], false));
+    let mut charged = vec![whole.physical_len];
+    while db.sweep_removed(NOW).await.unwrap() {
+        charged.push(usage(&db, "org/b").await.physical_len);
+    }
+    charged.dedup();
+    assert!(charged.len() == 3 && charged.is_sorted_by(|one, next| one > next), "two parts: {charged:?}");
+    assert_eq!(usage(&db, "org/b").await, Usage::default());
+    assert_eq!(usage(&db, "org/a").await, whole);
+}
+
+async fn a_large_file_is_registered_again_while_its_removal_is_swept(db: Db) {
+    let new = shared_file(&db, &["org/a", "org/b"]).await;
+    let whole = usage(&db, "org/b").await;
+    for swept_count in 0..4 {
+        db.remove_claims(file_hash(60), Some("org/b".to_owned()), NOW).await.unwrap();
+        for _ in 0..swept_count {
+            db.sweep_removed(NOW).await.unwrap();
+        }
+        let begun = db.begin_registration(&new).await.unwrap();
+        assert_eq!(take(&db, begun, &new, Cursor::start(&new), 100).await, None);
+        db.publish_registration(begun, None).await.unwrap();
+        assert_eq!(usage(&db, "org/b").await, whole, "after {swept_count} sweeps");
+        clear(&db).await;
+        assert_eq!(usage(&db, "org/b").await, whole, "after {swept_count} sweeps");
+        assert_eq!(db.readers_of(file_hash(60)).await.unwrap().len(), 2);
+    }
+}
+
+async fn large_file_is_removed_with_its_last_claim(db: Db) {
+    shared_file(&db, &["org/a", "org/b"]).await;
+    for (repo, is_last) in [("org/b", false), ("org/a", true)] {
+        let removed = db.remove_claims(file_hash(60), Some(repo.to_owned()), NOW).await.unwrap();
+        assert_eq!(removed.is_file_removed, is_last, "{repo}");
+    }
+    clear(&db).await;
+    for repo in ["org/a", "org/b"] {
+        assert_eq!(usage(&db, repo).await, Usage::default());
+    }
+    assert!(db.find_file(file_hash(60), Reader::All, WHOLE).await.unwrap().is_none());
+    assert!(db.xorb_lives(None, 100).await.unwrap().iter().all(|life| !life.is_referenced));
 }

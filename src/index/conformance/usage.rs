@@ -17,18 +17,18 @@ suite_in_steps! {
     repository_counts_its_files_and_each_xorb_once
     registration_of_known_files_is_free_beyond_the_limit
     limits_are_reached_not_exceeded_and_refusal_changes_nothing
-    what_is_exceeded_already_refuses_only_what_adds_to_it
+    exceeded_limit_refuses_only_registrations_that_add_to_it
     limit_of_an_owner_covers_all_its_repositories
-    large_removed_file_is_free_at_once_its_xorbs_when_swept
+    large_removed_file_is_credited_at_once_its_xorbs_when_swept
     records_of_scattered_files_are_charged_and_given_back
     usages_are_listed_in_pages_by_name
     the_largest_usages_are_the_first_and_as_many_as_asked_for
     ;
-    // In steps both may be refused: each counts from its first step on.
-    of_two_registrations_at_the_limit_one_wins
+    // Not in steps: there all of them may be refused, because each counts from its first step on.
+    of_several_registrations_at_the_limit_one_is_accepted
 }
 
-/// The first ones are of the same length, the others are not.
+/// Xorbs below 5 have the same length, the others differ.
 fn sized(byte: u8) -> NewXorb {
     xorb(byte, if byte < 5 { 3 } else { byte })
 }
@@ -51,7 +51,7 @@ async fn stocked(db: &Db) {
     }
 }
 
-/// A registration of files. Each has one chunk of the xorb with a tenth of its number.
+/// A registration of files. File number n has one chunk of xorb number n / 10.
 fn limited(repo: &str, allowance: &Allowance, files: &[u8]) -> Registration {
     let xorbs: BTreeSet<u8> = files.iter().map(|number| number / 10).collect();
     let files = files.iter().map(|number| file(*number, &[term(number / 10, 0, 1)])).collect();
@@ -65,7 +65,7 @@ fn own(repo: Limits) -> Allowance {
 
 async fn records_of_scattered_files_are_charged_and_given_back(db: Db) {
     stocked(&db).await;
-    // 48 bytes for a header, a sha256, and twice for each term: 93 whole KiB.
+    // 96 bytes for header and sha256, and 96 bytes for each of 1000 terms: 93 whole KiB.
     let scattered = || file(9, &[term(1, 0, 1); 1000]);
     let record_len = 93 << 10;
     let used = |record_len: u64| Usage { file_count: 1, logical_len: 1_000_000, physical_len: len(&[1]) + record_len };
@@ -84,9 +84,9 @@ async fn records_of_scattered_files_are_charged_and_given_back(db: Db) {
     assert_eq!(db.register(&limited(len(&[1]) + record_len - 1, None)).await.unwrap(), excess);
     assert_eq!(db.register(&limited(len(&[1]) + record_len, None)).await.unwrap(), Registered::New);
     assert_eq!(usage(&db, "a").await, used(record_len));
-    // It makes no record, and costs nothing.
+    // A repeated registration has no record, so the repository is not charged.
     assert_eq!(db.register(&limited(0, None)).await.unwrap(), Registered::Known);
-    // This one makes a further record.
+    // A new claim of a sha256 has a record of its own.
     let claimed = |physical_len| limited(physical_len, Some(sha256(1)));
     assert!(matches!(db.register(&claimed(len(&[1]) + record_len)).await.unwrap(), Registered::OverQuota(_)));
     assert_eq!(db.register(&claimed(u64::MAX)).await.unwrap(), Registered::Added);
@@ -99,7 +99,7 @@ async fn records_of_scattered_files_are_charged_and_given_back(db: Db) {
     }
 }
 
-/// Regardless of other owners.
+/// Claims of other repositories have no effect.
 async fn repository_counts_its_files_and_each_xorb_once(db: Db) {
     stocked(&db).await;
     let none = Allowance::default();
@@ -122,7 +122,7 @@ async fn repository_counts_its_files_and_each_xorb_once(db: Db) {
 
     let remove = |byte, repo: Option<&str>| db.remove_claims(file_hash(byte), repo.map(str::to_owned), NOW);
     remove(9, Some("a")).await.unwrap();
-    assert_eq!(usage(&db, "a").await, used(1, 1000, &[2]), "at once, before anything is cleared up");
+    assert_eq!(usage(&db, "a").await, used(1, 1000, &[2]), "at once, before any sweep");
     assert_eq!(remove(9, Some("a")).await.unwrap(), RemovedClaims::default());
     remove(8, None).await.unwrap();
     assert_eq!((usage(&db, "a").await, usage(&db, "c").await), (Usage::default(), Usage::default()));
@@ -162,7 +162,7 @@ async fn limits_are_reached_not_exceeded_and_refusal_changes_nothing(db: Db) {
         let allowance = own(limits);
         assert_eq!(db.register(&limited(&repo, &allowance, &[10, 11])).await.unwrap(), Registered::New);
         let before = usage(&db, &repo).await;
-        // Two more at once are too many, although each alone would fit.
+        // Two more files at once are too many, although each one alone would fit.
         let refused = db.register(&limited(&repo, &allowance, &[20, 30])).await.unwrap();
         let excess = Excess { is_owner_wide: false, quantity, limit, used, added: 2 * one };
         assert_eq!(refused, Registered::OverQuota(excess));
@@ -179,15 +179,19 @@ async fn limits_are_reached_not_exceeded_and_refusal_changes_nothing(db: Db) {
         assert_eq!(db.register(&limited(&repo, &allowance, &[30])).await.unwrap(), Registered::New);
         db.remove_claims(file_hash(30), Some(repo), NOW).await.unwrap();
     }
-    let nobody = db.find_file(file_hash(20), Reader::All, None).await.unwrap();
-    assert_eq!(nobody, None, "it was there for those only who were not refused");
+    let found = db.find_file(file_hash(20), Reader::All, None).await.unwrap();
+    assert_eq!(found, None, "a refused registration leaves no file");
 }
 
-async fn what_is_exceeded_already_refuses_only_what_adds_to_it(db: Db) {
+async fn exceeded_limit_refuses_only_registrations_that_add_to_it(db: Db) {
     stocked(&db).await;
     db.register(&limited("a", &Allowance::default(), &[10, 20])).await.unwrap();
     let lowered = own(Limits { physical_len: Some(1), ..Limits::default() });
-    assert_eq!(db.register(&limited("a", &lowered, &[11])).await.unwrap(), Registered::New, "of a xorb that it has");
+    assert_eq!(
+        db.register(&limited("a", &lowered, &[11])).await.unwrap(),
+        Registered::New,
+        "the xorb is counted already"
+    );
     assert!(matches!(db.register(&limited("a", &lowered, &[30])).await.unwrap(), Registered::OverQuota(_)));
 }
 
@@ -213,13 +217,13 @@ async fn limit_of_an_owner_covers_all_its_repositories(db: Db) {
     assert_eq!(db.owner_usage("acme".to_owned()).await.unwrap().file_count, 3);
     db.remove_claims(file_hash(20), Some("acme/a".to_owned()), NOW).await.unwrap();
     assert_eq!(db.register(&limited("acme/c", &acme, &[30])).await.unwrap(), Registered::New);
-    // The limit of the repository counts as well.
+    // If both have limits, the limit of the repository holds, too.
     let both = Allowance { repo: Limits { file_count: Some(0), ..Limits::default() }, ..owner("acme", 9) };
     let refused = db.register(&limited("acme/d", &both, &[30])).await.unwrap();
     assert!(matches!(refused, Registered::OverQuota(Excess { is_owner_wide: false, .. })), "{refused:?}");
 }
 
-async fn of_two_registrations_at_the_limit_one_wins(db: Db) {
+async fn of_several_registrations_at_the_limit_one_is_accepted(db: Db) {
     stocked(&db).await;
     let allowance = own(Limits { file_count: Some(1), ..Limits::default() });
     let tries = [10, 20, 30, 40].map(|number| limited("a", &allowance, &[number]));
@@ -235,7 +239,7 @@ async fn of_two_registrations_at_the_limit_one_wins(db: Db) {
     assert_eq!((won, usage(&db, "a").await.file_count), (1, 1));
 }
 
-async fn large_removed_file_is_free_at_once_its_xorbs_when_swept(db: Db) {
+async fn large_removed_file_is_credited_at_once_its_xorbs_when_swept(db: Db) {
     const COUNT: u8 = 8;
     stocked(&db).await;
     let (all, none): (Vec<u8>, _) = ((1..=COUNT).collect(), Allowance::default());
@@ -250,7 +254,10 @@ async fn large_removed_file_is_free_at_once_its_xorbs_when_swept(db: Db) {
     };
     assert_eq!(listed("a").await.len(), 2);
     let removed = db.remove_claims(file_hash(9), Some("a".to_owned()), NOW).await.unwrap();
-    assert_eq!((removed.is_file_removed, usage(&db, "a").await), (false, used(1, 1000, &[2])), "b has it");
+    let used_by_a = usage(&db, "a").await;
+    assert_eq!((removed.is_file_removed, used_by_a.file_count, used_by_a.logical_len), (false, 1, 1000), "b has it");
+    while db.sweep_removed(NOW).await.unwrap() {}
+    assert_eq!(usage(&db, "a").await, used(1, 1000, &[2]));
     assert_eq!(usage(&db, "b").await, used(1, 8000, &all));
 
     db.register(&registration("a", vec![large.clone()], &all)).await.unwrap();
@@ -261,7 +268,7 @@ async fn large_removed_file_is_free_at_once_its_xorbs_when_swept(db: Db) {
     assert_eq!((listed("a").await, listed("b").await), (vec![file_hash(20)], vec![]));
     assert_eq!(db.remove_claims(file_hash(9), None, NOW).await.unwrap(), RemovedClaims::default());
 
-    // A further push of it makes another file, which stays.
+    // A new registration of the removed file makes a new row, which stays.
     db.register(&registration("b", vec![large.clone()], &all)).await.unwrap();
     assert_eq!(usage(&db, "b").await, used(1, 8000, &all), "each xorb once");
     while db.sweep_removed(NOW).await.unwrap() {}

@@ -1,258 +1,200 @@
-//! Reads a whole index for a backup, also beside a server, and fills a new one from it.
+//! Reads all files of an index for a backup, also while a server uses it, and writes them into a
+//! new index: see [`ArchiveIndex`].
 //!
-//! A page is one snapshot; different pages may be of different times. An index is only filled while
-//! it is new and no other process uses it. A crash leaves it incomplete, to be discarded.
+//! Each page is one snapshot; two pages may be from different times. A restore writes into a new
+//! index that no other process uses. A crash leaves this index incomplete, so it must be discarded.
 
 use std::collections::HashSet;
-use std::path::Path;
-use std::time::Duration;
 
-use futures_util::TryStreamExt;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteRow};
-use sqlx::{Connection, QueryBuilder, Row, Sqlite, SqliteConnection};
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, TryStreamExt};
+use sqlx::{QueryBuilder, Sqlite, query};
 
-use super::connect::{LongestWrite, pool_options};
-use super::files::{execute, file_hash, release};
+use super::lists::after_bytes;
+use super::rows::{FromRow, column, row};
 use super::terms::insert_terms;
-use super::write::Write;
-use super::{READER_COUNT, SqliteIndex, get, map, millis};
-use crate::format::shard::Sha256;
+use super::tx::Tx;
+use super::{SqliteIndex, millis};
+use crate::format::shard::{Sha256, Term};
 use crate::format::{FileHash, XorbHash};
-use crate::index::archive::{FileRecord, RestoredFile, Sha256State};
+use crate::index::archive::{ArchiveIndex, FileRecord, RestoredFile, Sha256State};
+use crate::index::decode::Cells;
 use crate::index::error::{Inconsistent, IndexError};
 use crate::index::files::parse_terms;
-use crate::index::{migrate, record_len, rows};
-use crate::runtime::clock::Timestamp;
+use crate::index::record_len;
 
-/// Files on one page, at most.
+/// The maximum number of files on one page.
 const PAGE_COUNT: u32 = 500;
 
-/// Bytes of terms that end a page: files are of any size, and a page is in memory as a whole.
-const PAGE_TERMS_LEN: usize = 4 << 20;
+/// A page ends when its files have this many bytes of terms, because a page is in memory as a
+/// whole. The last file of a page may have any number of terms.
+const PAGE_TERMS_LEN: u64 = 4 << 20;
 
-impl SqliteIndex {
-    /// Opens the file for reading, with or without a running server. Writes nothing and migrates
-    /// nothing; methods that change the index fail.
-    ///
-    /// # Errors
-    ///
-    /// The file is missing, unreadable, no index, or has another schema version than this program.
-    pub async fn open_read_only(path: &Path) -> Result<Self, IndexError> {
-        let op = "open the database for reading";
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .read_only(true)
-            .create_if_missing(false)
-            .busy_timeout(Duration::from_secs(5));
-        let pool = pool_options(READER_COUNT);
-        let readers = pool.connect_with(options).await.map_err(|error| map(op, error))?;
-        migrate::check(op, &readers).await?;
-        Ok(Self::of(readers.clone(), readers, LongestWrite::default()))
+/// A file without its terms, repositories and owners.
+struct Recorded {
+    id: i64,
+    terms_len: u64,
+    record: FileRecord,
+}
+
+impl FromRow for Recorded {
+    fn from_row(row: &impl Cells) -> sqlx::Result<Self> {
+        let hash: FileHash = column(row, "hash")?;
+        let state = match column(row, "sha256_state")? {
+            0_i64 => None,
+            1 => Some(Sha256State::Claimed),
+            2 => Some(Sha256State::Verified),
+            _ => {
+                let (key, reason) = (format!("file {hash}"), "no state".to_owned());
+                return Err(Inconsistent { table: "files", column: "sha256_state", key, reason }.into());
+            }
+        };
+        let record = FileRecord {
+            hash,
+            raw_len: column(row, "raw_len")?,
+            terms: Vec::new(),
+            since: column(row, "since")?,
+            sha256: column::<Option<Sha256>>(row, "sha256")?.zip(state),
+            repos: Vec::new(),
+            owners: Vec::new(),
+        };
+        Ok(Self { id: column(row, "id")?, terms_len: column(row, "terms_len")?, record })
     }
+}
 
-    pub(super) async fn read_file_records(&self, after: Option<FileHash>) -> Result<Vec<FileRecord>, IndexError> {
-        // A claim of an unpublished registration is none yet.
+row! { Claimed { file_id: i64, repo: String } }
+row! { Owned { file_id: i64, hash: XorbHash, domain: String } }
+
+impl ArchiveIndex for SqliteIndex {
+    fn file_records(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<Vec<FileRecord>, IndexError>> {
+        // A sha256 that only unpublished registrations claim does not count yet: its state is 0.
         const SQL: &str = "SELECT id, hash, raw_len, since, sha256, iif(sha256_state = 1 \
              AND EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND claim_registration IN hidden) \
              AND NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND has_claimed = 1 AND claim IS NULL \
-                 AND claim_registration NOT IN hidden), 0, sha256_state), \
-             (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) FROM files \
+                 AND claim_registration NOT IN hidden), 0, sha256_state) AS sha256_state, \
+             (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) AS terms_len FROM files \
              WHERE hash > ? AND removed_at IS NULL AND registration NOT IN hidden ORDER BY hash LIMIT ?";
-        let op = "list files";
-        let failed = |error| map(op, error);
-        let after = after.map_or(Vec::new(), |hash| hash.as_bytes().to_vec());
-        let mut connection = self.readers.acquire().await.map_err(failed)?;
-        // One snapshot: a file removed between two statements would be recorded without terms.
-        let mut connection = connection.begin().await.map_err(failed)?;
-        let (mut ids, mut files, mut terms_len): (Vec<i64>, Vec<FileRecord>, _) = (Vec::new(), Vec::new(), 0_usize);
-        {
-            let mut rows = sqlx::query(SQL).bind(after).bind(PAGE_COUNT).fetch(&mut *connection);
-            while let Some(row) = rows.try_next().await.map_err(failed)? {
-                let len = get::<i64>(op, &row, 6)?.cast_unsigned();
-                terms_len = terms_len.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
-                ids.push(get(op, &row, 0)?);
-                files.push(parse_record(op, &row)?);
-                if terms_len >= PAGE_TERMS_LEN {
-                    break;
+        const REPOS: &str = "SELECT file_id, repo FROM file_repos WHERE registration NOT IN hidden AND file_id IN (";
+        const OWNERS: &str = "SELECT file_id, hash, domain FROM xorb_files JOIN xorb_domains USING (xorb_id) JOIN xorbs ON xorbs.id = xorb_id \
+             WHERE file_id IN (";
+        async move {
+            let mut held = self.reading("list files").await?;
+            // One snapshot, because a file that is removed between two statements would otherwise
+            // be in the backup without terms.
+            let mut tx = held.snapshot().await?;
+            let (mut files, mut terms_len): (Vec<Recorded>, _) = (Vec::new(), 0_u64);
+            {
+                let mut rows = tx.stream::<Recorded>(query(SQL).bind(after_bytes(after)).bind(PAGE_COUNT));
+                while terms_len < PAGE_TERMS_LEN
+                    && let Some(file) = rows.try_next().await?
+                {
+                    terms_len = terms_len.saturating_add(file.terms_len);
+                    files.push(file);
                 }
             }
+            for file in &mut files {
+                file.record.terms = terms_of(&mut tx, file).await?;
+            }
+            // `repos` is sorted by file and repository, and `owners` by file, xorb and owner.
+            let repos: Vec<Claimed> = tx.all(of_files(REPOS, &files, ", repo").build()).await?;
+            let owners: Vec<Owned> = tx.all(of_files(OWNERS, &files, ", hash, domain").build()).await?;
+            for file in &mut files {
+                let owners = owners.iter().filter(|owned| owned.file_id == file.id);
+                file.record.owners = owners.map(|owned| (owned.hash, owned.domain.clone())).collect();
+                let repos = repos.iter().filter(|claimed| claimed.file_id == file.id);
+                file.record.repos = repos.map(|claimed| claimed.repo.clone()).collect();
+            }
+            Ok(files.into_iter().map(|file| file.record).collect())
         }
-        read_terms(op, &mut connection, &ids, &mut files).await?;
-        let repos = repos_of(op, &mut connection, &ids).await?;
-        let owners = owners_of(op, &mut connection, &ids).await?;
-        for (id, file) in ids.iter().zip(&mut files) {
-            file.owners =
-                owners.iter().filter(|(of, ..)| of == id).map(|(_, xorb, name)| (*xorb, name.clone())).collect();
-            file.repos = repos.iter().filter(|(owner, _)| owner == id).map(|(_, repo)| repo.clone()).collect();
-        }
-        Ok(files)
+        .boxed()
     }
 
-    pub(super) async fn write_restored(&self, files: Vec<RestoredFile>) -> Result<(), IndexError> {
-        let op = "restore files";
-        let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-        let restored = restore(op, &mut connection, &files).await;
-        release(connection, restored.is_ok()).await;
-        restored
+    fn restore_files(&self, files: Vec<RestoredFile>) -> BoxFuture<'_, Result<(), IndexError>> {
+        const SHARE: &str =
+            "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) SELECT id, ? FROM xorbs WHERE hash = ?";
+        const MENTION: &str =
+            "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) SELECT ?, id FROM xorbs WHERE hash = ?";
+        async move {
+            let mut held = self.writing("restore files").await?;
+            let mut tx = held.begin().await?;
+            for file in &files {
+                write_record(&mut tx, &file.record).await?;
+                for (xorb, owner) in &file.record.owners {
+                    tx.execute(query(SHARE).bind(owner.as_str()).bind(xorb.as_bytes().as_slice())).await?;
+                }
+                for (chunk, xorb) in &file.dedup {
+                    let mention = query(MENTION).bind(chunk.as_bytes().as_slice()).bind(xorb.as_bytes().as_slice());
+                    tx.execute(mention).await?;
+                }
+            }
+            tx.commit().await
+        }
+        .boxed()
     }
 }
 
-fn parse_record(op: &'static str, row: &SqliteRow) -> Result<FileRecord, IndexError> {
-    let hash = file_hash(op, get(op, row, 1)?)?;
-    let invalid = |column, reason: &str| {
-        let (key, reason) = (format!("file {hash}"), reason.to_owned());
-        IndexError::inconsistent(op, Inconsistent { table: "files", column, key, reason })
-    };
-    let state = match get::<i64>(op, row, 5)? {
-        0 => None,
-        1 => Some(Sha256State::Claimed),
-        2 => Some(Sha256State::Verified),
-        _ => return Err(invalid("sha256_state", "no state")),
-    };
-    let digest: Option<&[u8]> = get(op, row, 4)?;
-    let digest = digest.map(TryInto::try_into).transpose().map_err(|_| invalid("sha256", "not 32 bytes"))?;
-    Ok(FileRecord {
-        hash,
-        raw_len: get::<i64>(op, row, 2)?.cast_unsigned(),
-        terms: Vec::new(),
-        since: Timestamp::from_millis(get::<i64>(op, row, 3)?.cast_unsigned()),
-        sha256: digest.map(Sha256::from_digest).zip(state),
-        repos: Vec::new(),
-        owners: Vec::new(),
-    })
-}
-
-/// Reads the terms of these files.
-async fn read_terms(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    ids: &[i64],
-    files: &mut [FileRecord],
-) -> Result<(), IndexError> {
+async fn terms_of(tx: &mut Tx<'_>, file: &Recorded) -> Result<Vec<Term>, IndexError> {
     const SQL: &str = "SELECT terms FROM file_terms WHERE file_id = ? ORDER BY start";
-    for (id, file) in ids.iter().zip(files) {
-        let rows = sqlx::query(SQL).bind(id).fetch_all(&mut *connection).await.map_err(|error| map(op, error))?;
-        for row in &rows {
-            file.terms.extend(parse_terms(get(op, row, 0)?).ok_or_else(|| {
-                let (key, reason) = (format!("file {}", file.hash), "no packed terms".to_owned());
-                IndexError::inconsistent(op, Inconsistent { table: "file_terms", column: "terms", key, reason })
-            })?);
-        }
+    let mut terms = Vec::new();
+    for run in tx.all::<Vec<u8>>(query(SQL).bind(file.id)).await? {
+        terms.extend(parse_terms(&run).ok_or_else(|| {
+            let (key, reason) = (format!("file {}", file.record.hash), "no packed terms".to_owned());
+            IndexError::inconsistent(tx.op(), Inconsistent { table: "file_terms", column: "terms", key, reason })
+        })?);
     }
-    Ok(())
+    Ok(terms)
 }
 
-/// The repositories of these files, ascending for each.
-async fn repos_of(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    ids: &[i64],
-) -> Result<Vec<(i64, String)>, IndexError> {
-    let mut query = QueryBuilder::<Sqlite>::new(
-        "SELECT file_id, repo FROM file_repos WHERE registration NOT IN hidden AND file_id IN (",
-    );
-    let mut list = query.separated(", ");
-    for id in ids {
-        list.push_bind(*id);
-    }
-    query.push(") ORDER BY file_id, repo");
-    let rows = query.build().fetch_all(connection).await.map_err(|error| map(op, error))?;
-    let parse = |row: &SqliteRow| Ok((get(op, row, 0)?, row.try_get(1).map_err(|error| map(op, error))?));
-    rows.iter().map(parse).collect()
-}
-
-/// The owners of the xorbs of these files, ascending for each.
-async fn owners_of(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    ids: &[i64],
-) -> Result<Vec<(i64, XorbHash, String)>, IndexError> {
-    let mut query = QueryBuilder::<Sqlite>::new(
-        "SELECT file_id, hash, domain FROM xorb_files JOIN xorb_domains USING (xorb_id) JOIN xorbs ON xorbs.id = xorb_id \
-         WHERE file_id IN (",
-    );
-    let mut list = query.separated(", ");
-    for id in ids {
-        list.push_bind(*id);
-    }
-    query.push(") ORDER BY file_id, hash, domain");
-    let rows = query.build().fetch_all(connection).await.map_err(|error| map(op, error))?;
-    let parse = |row: &SqliteRow| {
-        let xorb = rows::xorb_hash(get(op, row, 1)?).map_err(|error| IndexError::inconsistent(op, error))?;
-        Ok((get(op, row, 0)?, xorb, get(op, row, 2)?))
-    };
-    rows.iter().map(parse).collect()
-}
-
-async fn restore(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    files: &[RestoredFile],
-) -> Result<(), IndexError> {
-    let mut transaction = Write::begin(op, connection).await?;
+/// A query about these files, ordered by their ids and then by `order`.
+fn of_files(head: &'static str, files: &[Recorded], order: &'static str) -> QueryBuilder<Sqlite> {
+    let mut list = QueryBuilder::new(head);
+    let mut ids = list.separated(", ");
     for file in files {
-        write_record(op, &mut transaction, &file.record).await?;
-        for (xorb, owner) in &file.record.owners {
-            let sql = "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) SELECT id, ? FROM xorbs WHERE hash = ?";
-            let (owner, xorb) = (owner.clone(), xorb.as_bytes().to_vec());
-            execute(op, &mut transaction, sql, |query| query.bind(owner).bind(xorb)).await?;
-        }
-        for (chunk, xorb) in &file.dedup {
-            let sql = "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) SELECT ?, id FROM xorbs WHERE hash = ?";
-            let (chunk, xorb) = (chunk.as_bytes().to_vec(), xorb.as_bytes().to_vec());
-            execute(op, &mut transaction, sql, |query| query.bind(chunk).bind(xorb)).await?;
-        }
+        ids.push_bind(file.id);
     }
-    transaction.commit().await
+    list.push(") ORDER BY file_id").push(order);
+    list
 }
 
-/// Inserts a file, and replaces an existing one.
-async fn write_record(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    file: &FileRecord,
-) -> Result<(), IndexError> {
+/// Inserts a file, and replaces an existing one with the same hash.
+async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexError> {
     const INSERT: &str = "INSERT INTO files (hash, raw_len, since, sha256, sha256_state) \
          VALUES (?, ?, ?, ?, ?) RETURNING id";
     const REFER: &str = "INSERT OR IGNORE INTO xorb_files (xorb_id, file_id) \
-         SELECT id, ? FROM xorbs WHERE hash = ? AND state IN (1, 2)";
-    let hash = file.hash.as_bytes().to_vec();
-    execute(op, connection, "DELETE FROM files WHERE hash = ?", |query| query.bind(hash.clone())).await?;
+         SELECT id, ? FROM visible_xorbs WHERE hash = ?";
+    const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len) VALUES (?, ?, ?)";
+    let hash = file.hash.as_bytes().as_slice();
+    tx.execute(query("DELETE FROM files WHERE hash = ?").bind(hash)).await?;
     let state = match file.sha256 {
         None => 0,
         Some((_, Sha256State::Claimed)) => 1,
         Some((_, Sha256State::Verified)) => 2,
     };
-    let row = sqlx::query(INSERT)
+    let insert = query(INSERT)
         .bind(hash)
         .bind(file.raw_len.cast_signed())
         .bind(millis(file.since))
-        .bind(file.sha256.map(|(sha256, _)| sha256.as_digest().to_vec()))
-        .bind(state)
-        .fetch_one(&mut *connection)
-        .await
-        .map_err(|error| map(op, error))?;
-    let id: i64 = get(op, &row, 0)?;
-    insert_terms(op, connection, id, &file.terms).await?;
+        .bind(file.sha256.as_ref().map(|(sha256, _)| sha256.as_digest().as_slice()))
+        .bind(state);
+    let id: i64 = tx.one(insert).await?;
+    insert_terms(tx, id, &file.terms).await?;
     let xorbs: HashSet<_> = file.terms.iter().map(|term| term.xorb).collect();
     for xorb in xorbs {
-        let xorb = xorb.as_bytes().to_vec();
-        let added = execute(op, connection, REFER, |query| query.bind(id).bind(xorb)).await?;
+        let added = tx.execute(query(REFER).bind(id).bind(xorb.as_bytes().as_slice())).await?;
         if added != 1 {
-            return Err(IndexError::lost(op, added));
+            return Err(IndexError::lost(tx.op(), added));
         }
     }
     for repo in &file.repos {
-        let sql = "INSERT INTO file_repos (file_id, repo, record_len) VALUES (?, ?, ?)";
         let record_len = record_len(file.terms.len()).cast_signed();
-        execute(op, connection, sql, |query| query.bind(id).bind(repo.clone()).bind(record_len)).await?;
+        tx.execute(query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len)).await?;
     }
     Ok(())
 }
 
 #[cfg(test)]
 impl SqliteIndex {
-    /// Records that a migration of this number was applied.
+    /// Writes that a migration with this number was applied, which pretends a newer schema.
     pub(in crate::index) async fn pretend_version(&self, version: i64) {
         let sql = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
              VALUES (?, 'x', TRUE, x'00', 0)";

@@ -1,5 +1,5 @@
-//! Connections to the file: how long a request waits for one, when it is tested, and the durability
-//! of the file's name.
+//! Options of the connections to the database, the measured longest write, and the durability of
+//! the file's name.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,16 +15,17 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options of a pool with this many connections.
 pub(super) fn pool_options(max_connection_count: u32) -> SqlitePoolOptions {
-    // Not tested before each use: a test is a round trip to another thread, as long as a lookup. A
-    // local file loses no connection, and each is tested on release.
+    // Connections are not tested before each use: a test is a round trip to another thread, which
+    // takes as long as a lookup. A connection to a local file does not break, and sqlx tests each
+    // connection when it is released.
     SqlitePoolOptions::new()
         .max_connections(max_connection_count)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .test_before_acquire(false)
 }
 
-/// The longest time that the writing connection was taken, which is how long other writers have
-/// waited for it.
+/// Measures the longest time for which an operation held the writing connection, because other
+/// writers wait meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LongestWrite {
     state: Arc<Mutex<WriteTimes>>,
@@ -57,8 +58,8 @@ impl LongestWrite {
     }
 }
 
-/// Makes the file's name durable. SQLite syncs the file and its WAL, but not the directory of a
-/// file that it created.
+/// Makes the name of the database file durable. SQLite syncs the file and its WAL, but not the
+/// directory in which it created the file.
 pub(super) fn sync_parent(path: &Path) -> Result<(), IndexError> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(dir).and_then(|dir| dir.sync_all());

@@ -1,163 +1,163 @@
-//! Deletes the rows of abandoned registrations, and the lists of published ones, in SQLite.
+//! Discards the rows of abandoned registrations in SQLite, and the file lists of abandoned and
+//! published ones. Every registration in steps has such a list in `registration_files`.
 //!
-//! Small files of an abandoned registration are deleted in batches. A large one is removed like any
-//! other file: its name, and the rest in steps. A claim to a file that existed before is removed
-//! without a change to that file.
+//! Here a file is *large* if it has more than [`SMALL_CHARGE_COUNT`] references; in `register.rs` a
+//! file is large by its number of terms.
+//!
+//! Small files of an abandoned registration are deleted in batches. A large file becomes invisible
+//! at once, and the sweep of `remove.rs` deletes its rows in steps. If a file existed before the
+//! registration, only the claim of the registration's repository to it is removed.
+//!
+//! If one of several repositories removes a large file, its claim is removed in steps, too. For
+//! this, `hide_claim` in `remove.rs` creates an abandoned registration that lists the file.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use sqlx::SqliteConnection;
+use sqlx::query;
 
 use super::claims::hand_over_claim;
-use super::files::execute;
-use super::named::id_list;
-use super::remove::{DETACH, SMALL_CHARGE_COUNT, touch_unreferenced};
-use super::write::{Write, statement};
-use super::{get, map, millis};
+use super::lists::id_list;
+use super::millis;
+use super::remove::{MAKE_INVISIBLE, SMALL_CHARGE_COUNT, touch_unreferenced};
+use super::rows::row;
+use super::tx::Tx;
 use crate::index::error::IndexError;
 use crate::runtime::clock::Timestamp;
 
-/// After this time a step takes no further batch.
+/// After this time a step begins no further batch.
 const STEP_TIME: Duration = Duration::from_millis(10);
 
-/// Listed files of one batch. Two in unit tests, for several steps.
+/// The maximum number of listed files in one batch. Two in unit tests, so that several steps occur
+/// there.
 const BATCH_FILE_COUNT: i64 = if cfg!(test) { 2 } else { 64 };
 
-/// References of the files of one batch, after which it takes no further file. One in unit tests.
+/// A batch takes no further file when its files have this many references. One in unit tests.
 const BATCH_REFERENCE_COUNT: i64 = if cfg!(test) { 1 } else { 1024 };
 
-/// Files of one batch that existed before, or are large: each takes statements of its own.
+/// The maximum number of files in one batch that existed before or are large, because each of them
+/// takes statements of its own.
 const BATCH_SINGLE_COUNT: usize = 32;
 
-/// Rows of an obsolete list, in one batch. Two in unit tests.
+/// The number of xorbs for which one step credits a repository whose claim to a large file is
+/// removed. Two in unit tests.
+const PART_CREDIT_COUNT: i64 = if cfg!(test) { 2 } else { 256 };
+
+/// The number of rows of a published registration's list that one batch deletes. Two in unit tests.
 const BATCH_ROW_COUNT: i64 = if cfg!(test) { 2 } else { 1024 };
 
-/// An abandoned or published registration.
-pub(super) const FIND_OVER: &str = "SELECT id, state FROM registrations WHERE state > 0 ORDER BY id LIMIT 1";
+/// Finds a *finished* registration: an abandoned or published one whose list is not deleted yet.
+pub(super) const FIND_FINISHED: &str = "SELECT id, state FROM registrations WHERE state > 0 ORDER BY id LIMIT 1";
 
-/// Takes one step at clearing an abandoned or published registration. Returns whether there was
-/// one.
-pub(super) async fn step(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    now: Timestamp,
-) -> Result<bool, IndexError> {
+row! { Finished { id: i64, state: i64 } }
+
+/// Takes one step at discarding the list of a finished registration, and its rows if it was
+/// abandoned. Returns whether there was a finished registration.
+pub(super) async fn step(tx: &mut Tx<'_>, now: Timestamp) -> Result<bool, IndexError> {
     const FORGET: &str = "DELETE FROM registrations WHERE id = ?1 AND NOT EXISTS \
          (SELECT 1 FROM registration_files WHERE registration = ?1)";
-    let failed = |error| map(op, error);
     let began = Instant::now();
-    let mut transaction = Write::begin(op, connection).await?;
-    let over = sqlx::query(FIND_OVER).fetch_optional(statement(op, &mut transaction)?).await.map_err(failed)?;
-    let Some(row) = over else { return Ok(false) };
-    let (id, state): (i64, i64) = (get(op, &row, 0)?, get(op, &row, 1)?);
+    let Some(Finished { id, state }) = tx.find(query(FIND_FINISHED)).await? else { return Ok(false) };
     loop {
         let count = match state {
-            1 => discard_some(op, &mut transaction, id, now).await?,
-            _ => unlist_some(op, &mut transaction, id).await?,
+            // Abandoned.
+            1 => discard_some(tx, id, now).await?,
+            // Published.
+            _ => unlist_some(tx, id).await?,
         };
         if count == 0 || began.elapsed() >= STEP_TIME || cfg!(test) {
             break;
         }
     }
-    execute(op, &mut transaction, FORGET, |query| query.bind(id)).await?;
-    transaction.commit().await?;
+    tx.execute(query(FORGET).bind(id)).await?;
     Ok(true)
 }
 
-async fn unlist_some(op: &'static str, connection: &mut SqliteConnection, id: i64) -> Result<u64, IndexError> {
+/// Deletes a batch of the list of a published registration. Returns the number of deleted rows.
+async fn unlist_some(tx: &mut Tx<'_>, id: i64) -> Result<u64, IndexError> {
     const SQL: &str = "DELETE FROM registration_files WHERE registration = ?1 AND file_id IN \
          (SELECT file_id FROM registration_files WHERE registration = ?1 ORDER BY file_id LIMIT ?2)";
-    execute(op, connection, SQL, |query| query.bind(id).bind(BATCH_ROW_COUNT)).await
+    tx.execute(query(SQL).bind(id).bind(BATCH_ROW_COUNT)).await
 }
 
-/// A file that an abandoned registration has listed.
-struct Listed {
-    id: i64,
-    /// Whether no other registration has written it.
-    is_own: bool,
-    /// Counted up to one more than a small file has.
-    reference_count: i64,
+row! {
+    /// A file that an abandoned registration has listed.
+    Listed {
+        file_id: i64,
+        // Whether this registration inserted the file. Otherwise the file existed before, or has
+        // been deleted since.
+        is_own: bool,
+        // At most `SMALL_CHARGE_COUNT + 1`, which is enough to recognize a large file.
+        reference_count: i64,
+    }
 }
 
-/// Discards a batch; returns how many rows of the list.
-async fn discard_some(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    id: i64,
-    now: Timestamp,
-) -> Result<u64, IndexError> {
-    const SELECT: &str = "SELECT file_id, coalesce(files.registration = ?1, 0), \
+/// Discards a batch of an abandoned registration, or a part of a claim to a large file. Returns 0
+/// if nothing is left.
+async fn discard_some(tx: &mut Tx<'_>, id: i64, now: Timestamp) -> Result<u64, IndexError> {
+    const SELECT: &str = "SELECT file_id, coalesce(files.registration = ?1, 0) AS is_own, \
          (SELECT count(*) FROM (SELECT 1 FROM xorb_files WHERE xorb_files.file_id = listed.file_id LIMIT ?3)) \
+         AS reference_count \
          FROM registration_files AS listed LEFT JOIN files ON files.id = file_id \
          WHERE listed.registration = ?1 ORDER BY file_id LIMIT ?2";
     const UNLIST: &str =
         "DELETE FROM registration_files WHERE registration = ? AND file_id IN (SELECT value FROM json_each(?))";
-    let query = sqlx::query(SELECT).bind(id).bind(BATCH_FILE_COUNT).bind(SMALL_CHARGE_COUNT + 1);
-    let rows = query.fetch_all(statement(op, connection)?).await.map_err(|error| map(op, error))?;
+    let select = query(SELECT).bind(id).bind(BATCH_FILE_COUNT).bind(SMALL_CHARGE_COUNT + 1);
     let (mut taken, mut small, mut reference_count, mut single_count) = (Vec::new(), Vec::new(), 0, 0);
-    for row in &rows {
-        let listed = Listed { id: get(op, row, 0)?, is_own: get(op, row, 1)?, reference_count: get(op, row, 2)? };
+    // Whether the batch ends with a part of a claim to a large file, which stays in the list.
+    let mut is_part = false;
+    for listed in tx.all::<Listed>(select).await? {
         if !listed.is_own {
-            claim(op, connection, listed.id, id, now).await?;
+            if !claim(tx, listed.file_id, id, now).await? {
+                is_part = true;
+                break;
+            }
             single_count += 1;
         } else if listed.reference_count > SMALL_CHARGE_COUNT {
-            detach(op, connection, listed.id, now).await?;
+            detach(tx, listed.file_id, now).await?;
             single_count += 1;
         } else {
             reference_count += listed.reference_count;
-            small.push(listed.id);
+            small.push(listed.file_id);
         }
-        taken.push(listed.id);
+        taken.push(listed.file_id);
         if reference_count >= BATCH_REFERENCE_COUNT || single_count == BATCH_SINGLE_COUNT {
             break;
         }
     }
-    small_files(op, connection, &small, now).await?;
-    execute(op, connection, UNLIST, |query| query.bind(id).bind(id_list(&taken))).await
+    small_files(tx, &small, now).await?;
+    let unlisted = tx.execute(query(UNLIST).bind(id).bind(id_list(&taken))).await?;
+    Ok(unlisted + u64::from(is_part))
 }
 
-/// Removes files that only an abandoned registration has written, the small ones at once.
-pub(super) async fn files(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    ids: &[i64],
-    now: Timestamp,
-) -> Result<(), IndexError> {
+/// Removes files that abandoned registrations have inserted: deletes small ones, and makes large
+/// ones invisible.
+pub(super) async fn files(tx: &mut Tx<'_>, ids: &[i64], now: Timestamp) -> Result<(), IndexError> {
     const LARGE: &str = "SELECT value FROM json_each(?1) WHERE EXISTS \
          (SELECT 1 FROM xorb_files WHERE file_id = value LIMIT 1 OFFSET ?2)";
     if ids.is_empty() {
         return Ok(());
     }
-    let query = sqlx::query(LARGE).bind(id_list(ids)).bind(SMALL_CHARGE_COUNT);
-    let rows = query.fetch_all(statement(op, connection)?).await.map_err(|error| map(op, error))?;
-    let large = rows.iter().map(|row| get(op, row, 0)).collect::<Result<HashSet<i64>, _>>()?;
+    let large: Vec<i64> = tx.all(query(LARGE).bind(id_list(ids)).bind(SMALL_CHARGE_COUNT)).await?;
+    let large: HashSet<i64> = large.into_iter().collect();
     for id in &large {
-        detach(op, connection, *id, now).await?;
+        detach(tx, *id, now).await?;
     }
     let small: Vec<i64> = ids.iter().copied().filter(|id| !large.contains(id)).collect();
-    small_files(op, connection, &small, now).await
+    small_files(tx, &small, now).await
 }
 
-/// Makes a large file invisible. Its references and then its claims are deleted in steps, as with
-/// any removed file.
-async fn detach(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    id: i64,
-    now: Timestamp,
-) -> Result<(), IndexError> {
-    execute(op, connection, DETACH, |query| query.bind(millis(now)).bind(id)).await.map(drop)
+/// Makes a large file invisible. The sweep deletes its terms, references and claims in steps, as
+/// with any removed file.
+async fn detach(tx: &mut Tx<'_>, id: i64, now: Timestamp) -> Result<(), IndexError> {
+    tx.execute(query(MAKE_INVISIBLE).bind(millis(now)).bind(id)).await.map(drop)
 }
 
-/// Deletes all rows of small files, with as many statements for all as for one.
-async fn small_files(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    ids: &[i64],
-    now: Timestamp,
-) -> Result<(), IndexError> {
-    // Claims first: the triggers credit a repository for the references that are left.
+/// Deletes all rows of small files. The number of statements does not depend on the number of
+/// files.
+async fn small_files(tx: &mut Tx<'_>, ids: &[i64], now: Timestamp) -> Result<(), IndexError> {
+    // Claims first: when a claim is deleted, a trigger credits its repository for the xorbs that
+    // the file still references.
     const UNCLAIM: &str = "DELETE FROM file_repos WHERE file_id IN (SELECT value FROM json_each(?))";
     const TERMS: &str = "DELETE FROM file_terms WHERE file_id IN (SELECT value FROM json_each(?))";
     const REFERENCES: &str =
@@ -168,39 +168,41 @@ async fn small_files(
     }
     let ids = id_list(ids);
     for sql in [UNCLAIM, TERMS] {
-        execute(op, connection, sql, |query| query.bind(ids.clone())).await?;
+        tx.execute(query(sql).bind(ids.as_str())).await?;
     }
-    let rows = sqlx::query(REFERENCES).bind(ids.clone()).fetch_all(statement(op, connection)?).await;
-    let rows = rows.map_err(|error| map(op, error))?;
-    let xorbs = rows.iter().map(|row| get(op, row, 0)).collect::<Result<HashSet<i64>, _>>()?;
-    touch_unreferenced(op, connection, &xorbs, now).await?;
-    execute(op, connection, FILES, |query| query.bind(ids)).await.map(drop)
+    let xorbs: Vec<i64> = tx.all(query(REFERENCES).bind(ids.as_str())).await?;
+    let xorbs: HashSet<i64> = xorbs.into_iter().collect();
+    touch_unreferenced(tx, &xorbs, now).await?;
+    tx.execute(query(FILES).bind(ids)).await.map(drop)
 }
 
-/// Removes the claim of an abandoned registration to a file that existed before it.
-pub(super) async fn claim(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    file: i64,
-    registration: i64,
-    now: Timestamp,
-) -> Result<(), IndexError> {
+/// Takes one step at removing the claim that has the number of an abandoned registration: its
+/// repository registered an existing file, or removed a large one. Returns false if steps are left,
+/// because the claim to a large file takes several.
+pub(super) async fn claim(tx: &mut Tx<'_>, file: i64, registration: i64, now: Timestamp) -> Result<bool, IndexError> {
+    // `charged_below` is the place in the ordered xorbs of the file up to which the repository is
+    // charged. A trigger credits it for the xorbs between the new place and the old one.
+    const CREDIT: &str = "UPDATE file_repos SET charged_below = (SELECT xorb_id FROM xorb_files \
+             WHERE file_id = ?1 AND xorb_id < coalesce(charged_below, ?4) ORDER BY xorb_id DESC LIMIT 1 OFFSET ?3 - 1) \
+         WHERE file_id = ?1 AND registration = ?2 AND EXISTS (SELECT 1 FROM xorb_files \
+             WHERE file_id = ?1 AND xorb_id < coalesce(charged_below, ?4) LIMIT 1 OFFSET ?3)";
     const UNCLAIM: &str = "DELETE FROM file_repos WHERE file_id = ? AND registration = ?";
     const RECORD: &str = "UPDATE file_repos SET has_claimed = 0, claim = NULL, claim_registration = 0, \
          record_len = max(0, record_len - coalesce((SELECT record_len FROM registration_files AS listed \
          WHERE listed.registration = ?2 AND listed.file_id = ?1), 0)) WHERE file_id = ?1 AND claim_registration = ?2";
     const IS_UNCLAIMED: &str = "SELECT removed_at IS NULL AND NOT EXISTS \
          (SELECT 1 FROM file_repos WHERE file_id = files.id) FROM files WHERE id = ?";
-    execute(op, connection, UNCLAIM, |query| query.bind(file).bind(registration)).await?;
-    execute(op, connection, RECORD, |query| query.bind(file).bind(registration)).await?;
-    hand_over_claim(op, connection, file).await?;
-    // Other repositories may have removed their claims meanwhile.
-    let unclaimed = sqlx::query(IS_UNCLAIMED).bind(file).fetch_optional(statement(op, connection)?).await;
-    let unclaimed = unclaimed.map_err(|error| map(op, error))?;
-    if let Some(row) = unclaimed
-        && get(op, &row, 0)?
-    {
-        execute(op, connection, DETACH, |query| query.bind(millis(now)).bind(file)).await?;
+    let credit = query(CREDIT).bind(file).bind(registration).bind(PART_CREDIT_COUNT).bind(i64::MAX);
+    if tx.execute(credit).await? > 0 {
+        return Ok(false);
     }
-    Ok(())
+    tx.execute(query(UNCLAIM).bind(file).bind(registration)).await?;
+    tx.execute(query(RECORD).bind(file).bind(registration)).await?;
+    hand_over_claim(tx, file).await?;
+    // Without any claim the file must be removed: other repositories may have removed theirs since
+    // the registration.
+    if tx.find(query(IS_UNCLAIMED).bind(file)).await? == Some(true) {
+        detach(tx, file, now).await?;
+    }
+    Ok(true)
 }

@@ -2,10 +2,10 @@
 
 use sqlx::{Connection, SqliteConnection};
 
-use crate::index::error::{IndexError, IndexErrorKind};
+use crate::index::error::{Inconsistent, IndexError, IndexErrorKind};
 use crate::runtime::outage::Outage;
 
-/// Classifies a failure for callers.
+/// The error of the operation `op`, with a kind by which a caller can react.
 pub(in crate::index) fn map(op: &'static str, error: sqlx::Error) -> IndexError {
     let code = match &error {
         sqlx::Error::Database(error) => error.code().and_then(|code| code.parse::<i64>().ok()),
@@ -17,7 +17,12 @@ pub(in crate::index) fn map(op: &'static str, error: sqlx::Error) -> IndexError 
         (_, Some(code)) => kind(code),
         _ => IndexErrorKind::Other,
     };
-    IndexError { op, kind, source: Box::new(error) }
+    let source = match error {
+        // Our own, from a column: see `decode`.
+        sqlx::Error::Decode(source) if source.is::<Inconsistent>() => source,
+        error => Box::new(error),
+    };
+    IndexError { op, kind, source }
 }
 
 /// Classifies one of SQLite's extended result codes: <https://www.sqlite.org/rescode.html>.
@@ -30,7 +35,7 @@ const fn kind(code: i64) -> IndexErrorKind {
     const CANTOPEN: i64 = 14;
     const CORRUPT: i64 = 11;
     const NOTADB: i64 = 26;
-    /// The shared memory of the WAL could not grow: a full disk shows up like this there.
+    /// The shared memory of the WAL could not grow, because the disk is full.
     const IOERR_SHMSIZE: i64 = IOERR | 19 << 8;
     match (code, code & 0xff) {
         (_, FULL) | (IOERR_SHMSIZE, _) => IndexErrorKind::NoSpace,
@@ -44,15 +49,15 @@ const fn kind(code: i64) -> IndexErrorKind {
     }
 }
 
-/// Whether a connection can begin to write; if not, it is closed and another one is opened.
+/// Whether a connection can begin to write. If it cannot, the pool closes it and opens another one.
 ///
-/// SQLite opens a file without write permission for reading only, without an error. The connection
-/// stays read-only after the file system is writable again. Nor does it end a transaction that
-/// failed at its commit.
+/// If a file cannot be written, SQLite opens it for reading only and reports no error. Such a
+/// connection stays read-only after the file system is writable again. Also, a transaction whose
+/// commit failed can stay open on its connection.
 pub(super) async fn can_write(connection: &mut SqliteConnection) -> bool {
     match connection.begin_with("BEGIN IMMEDIATE").await {
         Ok(transaction) => transaction.rollback().await.is_ok(),
-        // Another process is writing, such as a restore: that says nothing about this connection.
+        // Another process is writing, such as a restore: the connection is usable.
         Err(error) => matches!(map("begin to write", error).kind, IndexErrorKind::Unavailable),
     }
 }

@@ -1,74 +1,63 @@
-//! The xorbs that a registration or a switch names: they must exist, and must not be collected.
+//! The xorbs that a registration, or a switch of files to other xorbs, names. They must be visible
+//! and sound, and GC must not delete them from then on.
 //!
-//! A reference retains a xorb for as long as its file exists. The removal of the file touches the
-//! xorb, so its row is only read here. A row contains the layout: a thousand updates would write
-//! the pages of a thousand layouts. Only a named xorb without a reference is touched.
+//! For most of them it is enough to read the row. A reference retains a xorb for as long as its
+//! file exists, and the removal of the file touches the xorb. An update of a row writes the pages
+//! with its layout, so updates for thousands of xorbs would be expensive. So only condemned xorbs
+//! and those without a reference are updated.
 
 use std::collections::HashMap;
 
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, query};
 
-use super::files::{BATCH_COUNT, execute, push_hashes};
-use super::repair::xorb_hash;
-use super::write::statement;
-use super::{get, map, millis};
+use super::lists::{BATCH_COUNT, id_list, push_hashes};
+use super::millis;
+use super::rows::row;
+use super::tx::Tx;
 use crate::format::XorbHash;
 use crate::index::XorbState;
 use crate::index::error::IndexError;
-use crate::index::rows::state_to_sql;
 use crate::runtime::clock::Timestamp;
 
-/// By covering indexes: in the table, the columns after the layout can only be reached by reading
-/// it.
+/// Reads the indexes `xorbs_life` and `xorbs_damaged` only, which have all needed columns. In the
+/// table, SQLite would have to read the whole layout to reach the columns behind it.
 const SELECT: &str = "SELECT id, hash, state, \
      EXISTS (SELECT 1 FROM xorbs AS bad INDEXED BY xorbs_damaged WHERE bad.damaged_at IS NOT NULL AND bad.hash = xorbs.hash) \
-     FROM xorbs INDEXED BY xorbs_life WHERE state IN (1, 2) AND hash IN (";
+     AS is_damaged FROM xorbs INDEXED BY xorbs_life WHERE state IN (1, 2) AND hash IN (";
 
-/// The xorbs of the new terms of files, all visible and sound.
+/// The named xorbs, all visible and sound when they were read.
 #[derive(Debug)]
 pub(super) struct Named {
     ids: HashMap<XorbHash, i64>,
     condemned: Vec<i64>,
 }
 
-/// A xorb that no file may be made of.
+/// A named xorb that is not usable.
 #[derive(Debug)]
 pub(super) enum Unusable {
-    /// It is not visible.
+    /// The xorb is not visible.
     Unknown(XorbHash),
-    /// It is quarantined.
+    /// The blob of the xorb is known to be damaged.
     Damaged(XorbHash),
 }
 
 impl Named {
-    /// Finds them, in the transaction that writes the files.
-    pub(super) async fn find(
-        op: &'static str,
-        connection: &mut SqliteConnection,
-        hashes: &[XorbHash],
-    ) -> Result<Result<Self, Unusable>, IndexError> {
+    /// Finds the xorbs with these hashes, in the transaction that names them. The inner error is
+    /// the first unusable xorb.
+    pub(super) async fn find(tx: &mut Tx<'_>, hashes: &[XorbHash]) -> Result<Result<Self, Unusable>, IndexError> {
+        row! { Found { id: i64, hash: XorbHash, state: XorbState, is_damaged: bool } }
         let mut named = Self { ids: HashMap::with_capacity(hashes.len()), condemned: Vec::new() };
         for batch in hashes.chunks(BATCH_COUNT) {
-            let mut query = QueryBuilder::<Sqlite>::new(SELECT);
-            push_hashes(&mut query, batch);
-            let rows = query.build().fetch_all(statement(op, connection)?).await.map_err(|error| map(op, error))?;
-            let mut damaged = None;
-            for row in &rows {
-                let hash = xorb_hash(op, row, 1)?;
-                let id = get(op, row, 0)?;
-                named.ids.insert(hash, id);
-                if get::<i64>(op, row, 2)? == state_to_sql(XorbState::Condemned) {
-                    named.condemned.push(id);
-                }
-                if get(op, row, 3)? {
-                    damaged.get_or_insert(hash);
-                }
-            }
+            let mut select = QueryBuilder::new(SELECT);
+            push_hashes(&mut select, batch);
+            let found: Vec<Found> = tx.all(select.build()).await?;
+            named.ids.extend(found.iter().map(|xorb| (xorb.hash, xorb.id)));
+            named.condemned.extend(found.iter().filter(|xorb| xorb.state == XorbState::Condemned).map(|xorb| xorb.id));
             if let Some(missing) = batch.iter().find(|hash| !named.ids.contains_key(*hash)) {
                 return Ok(Err(Unusable::Unknown(*missing)));
             }
-            if let Some(damaged) = damaged {
-                return Ok(Err(Unusable::Damaged(damaged)));
+            if let Some(damaged) = found.iter().find(|xorb| xorb.is_damaged) {
+                return Ok(Err(Unusable::Damaged(damaged.hash)));
             }
         }
         Ok(Ok(named))
@@ -78,36 +67,20 @@ impl Named {
         &self.ids
     }
 
-    /// Protects them from collection, after the files were written. A concurrent deletion waits for
-    /// this transaction and then sees its rows. An earlier one has marked the row, so that `find`
-    /// did not return it.
-    pub(super) async fn retain(
-        &self,
-        op: &'static str,
-        connection: &mut SqliteConnection,
-        now: Timestamp,
-    ) -> Result<(), IndexError> {
+    /// Protects these xorbs from collection, after the references to them were written. A deletion
+    /// that begins later waits for this transaction and then sees the references. A deletion that
+    /// began earlier has set the state of the row, so that `find` did not return the xorb.
+    pub(super) async fn retain(&self, tx: &mut Tx<'_>, now: Timestamp) -> Result<(), IndexError> {
         const UNREFERENCED: &str = "SELECT value FROM json_each(?) \
              WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = value)";
         const REGISTERED_AT: &str = "UPDATE visibility SET registered_at = ?1 WHERE registered_at < ?1";
         const TOUCH: &str = "UPDATE xorbs SET state = 1, since = max(since, ?) WHERE id = ?";
-        let rows = sqlx::query(UNREFERENCED)
-            .bind(id_list(self.ids.values()))
-            .fetch_all(statement(op, connection)?)
-            .await
-            .map_err(|error| map(op, error))?;
-        let unreferenced = rows.iter().map(|row| get(op, row, 0)).collect::<Result<Vec<i64>, _>>()?;
+        let unreferenced: Vec<i64> = tx.all(query(UNREFERENCED).bind(id_list(self.ids.values()))).await?;
         for id in self.condemned.iter().chain(&unreferenced).copied() {
-            execute(op, connection, TOUCH, |query| query.bind(millis(now)).bind(id)).await?;
+            tx.execute(query(TOUCH).bind(millis(now)).bind(id)).await?;
         }
-        // For the untouched ones, which count from this time on when they lose their references.
-        execute(op, connection, REGISTERED_AT, |query| query.bind(millis(now))).await?;
-        Ok(())
+        // The other xorbs are not touched. When one loses its last reference, `touch_unreferenced`
+        // sets its `since` to this time at least.
+        tx.execute(query(REGISTERED_AT).bind(millis(now))).await.map(drop)
     }
-}
-
-/// Ids for `json_each`, which takes more values than a statement has parameters.
-pub(super) fn id_list<'i>(ids: impl IntoIterator<Item = &'i i64>) -> String {
-    let ids: Vec<String> = ids.into_iter().map(i64::to_string).collect();
-    format!("[{}]", ids.join(","))
 }

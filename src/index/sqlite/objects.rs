@@ -2,25 +2,23 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use sqlx::query;
 
-use super::health::replace;
-use super::{SqliteIndex, get, map, millis};
+use super::health::{NamedBlob, describe};
+use super::{SqliteIndex, millis};
 use crate::format::XorbHash;
 use crate::index::error::IndexError;
 use crate::index::objects::{DeadObject, ObjectIndex, ObjectSums};
-use crate::index::{NewXorb, Ticket, XorbRow, rows};
+use crate::index::rows::incarnation_to_sql;
+use crate::index::{NewXorb, Ticket, XorbRow};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::incarnation::Incarnation;
 
 impl ObjectIndex for SqliteIndex {
     fn incarnation_of(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<Incarnation>, IndexError>> {
-        let op = "find the blob of a xorb";
-        async move {
-            let query = sqlx::query("SELECT incarnation FROM xorbs WHERE hash = ?").bind(hash.as_bytes().as_slice());
-            let row = query.fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
-            row.map(|row| get(op, &row, 0).map(rows::incarnation)).transpose()
-        }
-        .boxed()
+        const SQL: &str = "SELECT incarnation FROM xorbs WHERE hash = ?";
+        async move { self.read("find the blob of a xorb").find(query(SQL).bind(hash.as_bytes().as_slice())).await }
+            .boxed()
     }
 
     fn begin_object(
@@ -32,10 +30,9 @@ impl ObjectIndex for SqliteIndex {
     ) -> BoxFuture<'_, Result<(), IndexError>> {
         const SQL: &str = "INSERT INTO objects (hash, incarnation, state, since, len) VALUES (?, ?, 0, ?, ?)";
         async move {
-            let query = sqlx::query(SQL).bind(hash.as_bytes().as_slice()).bind(rows::incarnation_to_sql(incarnation));
-            let query = query.bind(millis(now)).bind(len.cast_signed());
-            query.execute(&self.writer).await.map_err(|error| map("name a new blob", error))?;
-            Ok(())
+            let begin = query(SQL).bind(hash.as_bytes().as_slice()).bind(incarnation_to_sql(incarnation));
+            let begin = begin.bind(millis(now)).bind(len.cast_signed());
+            self.write("name a new blob").execute(begin).await.map(drop)
         }
         .boxed()
     }
@@ -47,10 +44,10 @@ impl ObjectIndex for SqliteIndex {
         incarnation: Incarnation,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.describe("replace the blob of a xorb", xorb, ticket, Some(incarnation), now).boxed()
+        describe(self, "replace the blob of a xorb", xorb, ticket, NamedBlob::Pending(incarnation), now).boxed()
     }
 
-    fn bury_object(
+    fn mark_object_dead(
         &self,
         hash: XorbHash,
         incarnation: Incarnation,
@@ -61,51 +58,34 @@ impl ObjectIndex for SqliteIndex {
              WHERE NOT EXISTS (SELECT 1 FROM xorbs WHERE hash = ?1 AND incarnation = ?2) \
              ON CONFLICT (hash, incarnation) DO UPDATE SET state = 1, since = max(since, excluded.since)";
         async move {
-            let query = sqlx::query(SQL).bind(hash.as_bytes().as_slice()).bind(rows::incarnation_to_sql(incarnation));
-            let query = query.bind(millis(now)).bind(len.cast_signed());
-            let result = query.execute(&self.writer).await.map_err(|error| map("give up a blob", error))?;
-            Ok(result.rows_affected() == 1)
+            let mark = query(SQL).bind(hash.as_bytes().as_slice()).bind(incarnation_to_sql(incarnation));
+            let mark = mark.bind(millis(now)).bind(len.cast_signed());
+            Ok(self.write("give up a blob").execute(mark).await? == 1)
         }
         .boxed()
     }
 
     fn abandon_objects(&self, before: Timestamp, now: Timestamp) -> BoxFuture<'_, Result<u64, IndexError>> {
         const SQL: &str = "UPDATE objects SET state = 1, since = ? WHERE state = 0 AND since <= ?";
-        async move {
-            let query = sqlx::query(SQL).bind(millis(now)).bind(millis(before));
-            let result = query.execute(&self.writer).await.map_err(|error| map("give up pending blobs", error))?;
-            Ok(result.rows_affected())
-        }
-        .boxed()
+        let abandon = query(SQL).bind(millis(now)).bind(millis(before));
+        async move { self.write("give up pending blobs").execute(abandon).await }.boxed()
     }
 
     fn dead_objects(&self, before: Timestamp, limit: u32) -> BoxFuture<'_, Result<Vec<DeadObject>, IndexError>> {
-        // No row has a dead name. Where the index contradicts itself, the blob stays.
+        // No row should have the name of a dead object. If a row has it nevertheless, the blob must
+        // not be deleted.
         const SQL: &str = "SELECT hash, incarnation, len FROM objects WHERE state = 1 AND since <= ? AND NOT EXISTS \
              (SELECT 1 FROM xorbs WHERE xorbs.hash = objects.hash AND xorbs.incarnation = objects.incarnation) \
              ORDER BY since LIMIT ?";
-        let op = "list blobs to be deleted";
-        async move {
-            let query = sqlx::query(SQL).bind(millis(before)).bind(limit);
-            let rows = query.fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
-            let parse = |row| {
-                Ok(DeadObject {
-                    hash: rows::xorb_hash(get(op, row, 0)?).map_err(|error| IndexError::inconsistent(op, error))?,
-                    incarnation: rows::incarnation(get(op, row, 1)?),
-                    len: get::<i64>(op, row, 2)?.cast_unsigned(),
-                })
-            };
-            rows.iter().map(parse).collect()
-        }
-        .boxed()
+        async move { self.read("list blobs to be deleted").all(query(SQL).bind(millis(before)).bind(limit)).await }
+            .boxed()
     }
 
     fn forget_object(&self, hash: XorbHash, incarnation: Incarnation) -> BoxFuture<'_, Result<bool, IndexError>> {
         const SQL: &str = "DELETE FROM objects WHERE hash = ? AND incarnation = ? AND state = 1";
         async move {
-            let query = sqlx::query(SQL).bind(hash.as_bytes().as_slice()).bind(rows::incarnation_to_sql(incarnation));
-            let result = query.execute(&self.writer).await.map_err(|error| map("forget a deleted blob", error))?;
-            Ok(result.rows_affected() == 1)
+            let forget = query(SQL).bind(hash.as_bytes().as_slice()).bind(incarnation_to_sql(incarnation));
+            Ok(self.write("forget a deleted blob").execute(forget).await? == 1)
         }
         .boxed()
     }
@@ -115,79 +95,43 @@ impl ObjectIndex for SqliteIndex {
         hash: XorbHash,
         incarnation: Incarnation,
     ) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>> {
-        const SQL: &str = "SELECT crc64, layout, replaced_at FROM objects \
+        const SQL: &str = "SELECT hash, incarnation, crc64, layout, FALSE AS is_damaged, replaced_at FROM objects \
              WHERE hash = ? AND incarnation = ? AND state = 1 AND crc64 IS NOT NULL AND layout IS NOT NULL";
-        let op = "find a replaced blob";
         async move {
-            let query = sqlx::query(SQL).bind(hash.as_bytes().as_slice()).bind(rows::incarnation_to_sql(incarnation));
-            let row = query.fetch_optional(&self.readers).await.map_err(|error| map(op, error))?;
-            let Some(row) = row else { return Ok(None) };
-            let xorb = rows::xorb(hash, incarnation, get(op, &row, 0)?, get(op, &row, 1)?);
-            let xorb = xorb.map_err(|error| IndexError::inconsistent(op, error))?;
-            let replaced_at = get::<Option<i64>>(op, &row, 2)?.map(|at| Timestamp::from_millis(at.cast_unsigned()));
-            Ok(Some(XorbRow { replaced_at, ..xorb }))
+            let find = query(SQL).bind(hash.as_bytes().as_slice()).bind(incarnation_to_sql(incarnation));
+            self.read("find a replaced blob").find(find).await
         }
         .boxed()
     }
 
-    fn unaccounted(
+    fn unknown_names(
         &self,
         names: Vec<(XorbHash, Incarnation)>,
     ) -> BoxFuture<'_, Result<Vec<(XorbHash, Incarnation)>, IndexError>> {
+        // One statement reads both tables in one snapshot, because a name moves from one table to
+        // the other when a blob is replaced.
         const SQL: &str = "SELECT EXISTS (SELECT 1 FROM xorbs WHERE hash = ?1 AND incarnation = ?2) \
              OR EXISTS (SELECT 1 FROM objects WHERE hash = ?1 AND incarnation = ?2)";
-        let op = "look for blobs without a row";
         async move {
-            let mut unaccounted = Vec::new();
+            let (read, mut unknown_names) = (self.read("look for blobs without a row"), Vec::new());
             for (hash, incarnation) in names {
-                // One statement: while a blob is replaced, its name moves from one table to the
-                // other.
-                let query =
-                    sqlx::query(SQL).bind(hash.as_bytes().as_slice()).bind(rows::incarnation_to_sql(incarnation));
-                let row = query.fetch_one(&self.readers).await.map_err(|error| map(op, error))?;
-                if !get::<bool>(op, &row, 0)? {
-                    unaccounted.push((hash, incarnation));
+                let find = query(SQL).bind(hash.as_bytes().as_slice()).bind(incarnation_to_sql(incarnation));
+                if !read.one::<bool>(find).await? {
+                    unknown_names.push((hash, incarnation));
                 }
             }
-            Ok(unaccounted)
+            Ok(unknown_names)
         }
         .boxed()
     }
 
     fn object_sums(&self) -> BoxFuture<'_, Result<ObjectSums, IndexError>> {
-        let op = "sum up replaced blobs";
-        async move {
-            let query = sqlx::query("SELECT count(*), coalesce(sum(len), 0) FROM objects");
-            let row = query.fetch_one(&self.readers).await.map_err(|error| map(op, error))?;
-            let column = |index: usize| get::<i64>(op, &row, index).map(i64::cast_unsigned);
-            Ok(ObjectSums { count: column(0)?, len: column(1)? })
-        }
-        .boxed()
+        const SQL: &str = "SELECT count(*) AS count, coalesce(sum(len), 0) AS len FROM objects";
+        async move { self.read("sum up replaced blobs").one(query(SQL)).await }.boxed()
     }
 
     fn set_objects_back(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
-        async move {
-            let query = sqlx::query("UPDATE objects SET since = ?1 WHERE since > ?1").bind(millis(now));
-            query.execute(&self.writer).await.map_err(|error| map("set times of blobs back", error))?;
-            Ok(())
-        }
-        .boxed()
-    }
-}
-
-impl SqliteIndex {
-    /// Describes the present blob of a xorb, or the one that takes its place.
-    pub(super) async fn describe(
-        &self,
-        op: &'static str,
-        xorb: NewXorb,
-        ticket: Ticket,
-        new: Option<Incarnation>,
-        now: Timestamp,
-    ) -> Result<(), IndexError> {
-        let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-        let described = replace(&mut connection, op, xorb, ticket, new, now).await;
-        super::files::release(connection, described.is_ok()).await;
-        described
+        let set = query("UPDATE objects SET since = ?1 WHERE since > ?1").bind(millis(now));
+        async move { self.write("set times of blobs back").execute(set).await.map(drop) }.boxed()
     }
 }

@@ -1,6 +1,7 @@
-//! Opens the database with its writing and reading connections, and closes it.
+//! Opens the database with its writing and reading connections, checks its pages, and closes it.
 //!
-//! After `Ok` of [`SqliteIndex::open`] the schema is current and the name of the file is durable.
+//! After [`SqliteIndex::open`] has returned `Ok`, the schema is current and the name of the file is
+//! durable. A crash before that leaves no file, or a database that the next `open` migrates.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,12 +12,12 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use super::connect::{LongestWrite, pool_options, sync_parent};
 use super::failure::can_write;
 use super::{READER_COUNT, SqliteIndex, map, wal};
-use crate::index::error::IndexError;
+use crate::index::error::{IndexError, IndexErrorKind};
 use crate::index::migrate;
 
-/// Cache of the connection that writes: 32 MiB, in KiB as SQLite takes it. Small files are inserted
-/// at random places of two indexes. With SQLite's 2 MiB each page is read from the system again in
-/// a store of some 100 000 files.
+/// Page cache of the connection that writes: 32 MiB. A negative number is in KiB for SQLite. Small
+/// files are inserted at random places of two indexes. With SQLite's default of 2 MiB, a store of
+/// some 100 000 files would read each of these pages from the kernel again.
 const WRITER_CACHE_KIB: &str = "-32768";
 
 impl SqliteIndex {
@@ -24,14 +25,14 @@ impl SqliteIndex {
     ///
     /// # Errors
     ///
-    /// The file cannot be opened, is no index, or is one of a newer program.
+    /// The file cannot be opened, is no index, or was migrated by a newer program.
     pub async fn open(path: &Path) -> Result<Self, IndexError> {
         Self::open_with(path, SqliteSynchronous::Full).await
     }
 
-    /// Opens the file like `open`, but not durably before
-    /// [`Replacement::publish`](super::Replacement::publish). For a database that is discarded
-    /// unless it is completed.
+    /// Opens the file like `open`, but without syncing commits. The contents are durable only after
+    /// [`Replacement::publish`](super::Replacement::publish). For a new database that is discarded
+    /// after a crash.
     ///
     /// # Errors
     ///
@@ -44,8 +45,8 @@ impl SqliteIndex {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .pragma("wal_autocheckpoint", wal::MAX_PAGE_COUNT)
-            // For macOS, where a plain fsync leaves bytes in the cache of the disk. Others ignore
-            // them.
+            // For macOS, where a plain fsync leaves bytes in the cache of the disk. Other systems
+            // ignore these two pragmas.
             .pragma("fullfsync", "ON")
             .pragma("checkpoint_fullfsync", "ON")
             .create_if_missing(true)
@@ -64,7 +65,7 @@ impl SqliteIndex {
                 Ok(is_fit)
             })
         });
-        // `before_acquire` is not called for a new connection.
+        // sqlx does not call `before_acquire` for a new connection.
         let begins_fresh = longest_write.clone();
         let writer = writer.after_connect(move |_, _| {
             begins_fresh.begin();
@@ -80,10 +81,36 @@ impl SqliteIndex {
         sync_parent(path)?;
         let readers = pool_options(READER_COUNT);
         let readers = readers.connect_with(options.create_if_missing(false)).await.map_err(|error| map(op, error))?;
-        Ok(Self::of(writer, readers, longest_write))
+        let index = Self::of(writer, readers, longest_write);
+        // The schema of a new index is in the WAL only. While the file lacks it, a checkpoint needs
+        // disk space, and on a disk that fills up at once the WAL could never be reused. A failure
+        // loses nothing, and the server logs that of its next checkpoint.
+        if let Err(error) = index.checkpoint_wal().await {
+            tracing::debug!(%error, "no checkpoint of the WAL at the start");
+        }
+        Ok(index)
     }
 
-    pub(super) const fn of(writer: SqlitePool, readers: SqlitePool, longest_write: LongestWrite) -> Self {
+    /// Opens the file for reading, whether or not a server runs. Neither writes nor migrates.
+    /// Methods that change the index fail.
+    ///
+    /// # Errors
+    ///
+    /// The file is missing, unreadable, no index, or has another schema version than this program.
+    pub async fn open_read_only(path: &Path) -> Result<Self, IndexError> {
+        let op = "open the database for reading";
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .read_only(true)
+            .create_if_missing(false)
+            .busy_timeout(Duration::from_secs(5));
+        let pool = pool_options(READER_COUNT);
+        let readers = pool.connect_with(options).await.map_err(|error| map(op, error))?;
+        migrate::check(op, &readers).await?;
+        Ok(Self::of(readers.clone(), readers, LongestWrite::default()))
+    }
+
+    const fn of(writer: SqlitePool, readers: SqlitePool, longest_write: LongestWrite) -> Self {
         Self {
             writer,
             readers,
@@ -97,5 +124,19 @@ impl SqliteIndex {
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
+    }
+
+    /// Reads and checks every page of the file.
+    ///
+    /// # Errors
+    ///
+    /// The error is of kind [`IndexErrorKind::Damaged`] if a page is invalid.
+    pub async fn check_pages(&self) -> Result<(), IndexError> {
+        let op = "check the pages of the database";
+        let found: String = self.read(op).one(sqlx::query("PRAGMA quick_check(1)")).await?;
+        if found == "ok" {
+            return Ok(());
+        }
+        Err(IndexError { op, kind: IndexErrorKind::Damaged, source: found.into() })
     }
 }

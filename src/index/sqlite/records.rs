@@ -1,36 +1,28 @@
-//! What records need from the index, in SQLite: owners of xorbs, readers of files, and claims.
+//! Queries for the registration log in SQLite: see [`RecordIndex`].
+//!
+//! A change and the number of its record are written in one transaction. So also after a crash, the
+//! stored number and the table `records_left` tell exactly which records are applied.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sqlx::{QueryBuilder, Sqlite};
+use sqlx::{QueryBuilder, Sqlite, query};
 
-use super::claims::parse_sha256;
-use super::files::{BATCH_COUNT, file_hash, push_files, push_hashes};
-use super::{SqliteIndex, get, map};
+use super::SqliteIndex;
+use super::rows::row;
+use super::tx::Tx;
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, StoreId, XorbHash};
 use crate::index::error::IndexError;
 use crate::index::records::{RecordIndex, StoreMark};
-use crate::index::rows;
 
 impl RecordIndex for SqliteIndex {
     fn owned_xorbs(&self, hashes: Vec<XorbHash>, owner: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
-        let op = "find the xorbs of an owner";
+        const HEAD: &str = "SELECT hash FROM visible_xorbs JOIN xorb_domains ON xorb_id = id WHERE domain = ";
         async move {
-            let mut owned = Vec::new();
-            for batch in hashes.chunks(BATCH_COUNT) {
-                let mut query = QueryBuilder::<Sqlite>::new(
-                    "SELECT hash FROM xorbs JOIN xorb_domains ON xorb_id = id WHERE state IN (1, 2) AND domain = ",
-                );
-                query.push_bind(owner.clone()).push(" AND hash IN (");
-                push_hashes(&mut query, batch);
-                let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
-                for row in &rows {
-                    let hash = rows::xorb_hash(get(op, row, 0)?);
-                    owned.push(hash.map_err(|error| IndexError::inconsistent(op, error))?);
-                }
-            }
-            Ok(owned)
+            let head = |query: &mut QueryBuilder<Sqlite>| {
+                query.push(HEAD).push_bind(owner.as_str()).push(" AND hash IN (");
+            };
+            self.read("find the xorbs of an owner").all_of(&hashes, head).await
         }
         .boxed()
     }
@@ -40,78 +32,82 @@ impl RecordIndex for SqliteIndex {
         files: Vec<FileHash>,
         repo: String,
     ) -> BoxFuture<'_, Result<Vec<(FileHash, bool)>, IndexError>> {
-        let op = "find the files of a repository";
+        const HEAD: &str = "SELECT hash, has_claimed = 1 AND claim_registration NOT IN hidden OR sha256_state = 2 AS is_claimed \
+             FROM files JOIN file_repos ON file_id = id \
+             WHERE file_repos.registration NOT IN hidden AND repo = ";
+        row! { Claimed { hash: FileHash, is_claimed: bool } }
         async move {
-            let mut claimed = Vec::new();
-            for batch in files.chunks(BATCH_COUNT) {
-                let mut query = QueryBuilder::<Sqlite>::new(
-                    "SELECT hash, has_claimed = 1 AND claim_registration NOT IN hidden OR sha256_state = 2 \
-                     FROM files JOIN file_repos ON file_id = id \
-                     WHERE file_repos.registration NOT IN hidden AND repo = ",
-                );
-                query.push_bind(repo.clone()).push(" AND hash IN (");
-                push_files(&mut query, batch);
-                let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
-                for row in &rows {
-                    claimed.push((file_hash(op, get(op, row, 0)?)?, get(op, row, 1)?));
-                }
-            }
-            Ok(claimed)
+            let head = |query: &mut QueryBuilder<Sqlite>| {
+                query.push(HEAD).push_bind(repo.as_str()).push(" AND hash IN (");
+            };
+            let claimed: Vec<Claimed> = self.read("find the files of a repository").all_of(&files, head).await?;
+            Ok(claimed.into_iter().map(|file| (file.hash, file.is_claimed)).collect())
         }
         .boxed()
     }
 
     fn visible_files(&self, files: Vec<FileHash>) -> BoxFuture<'_, Result<Vec<FileHash>, IndexError>> {
-        let op = "find files";
-        async move {
-            let mut visible = Vec::new();
-            for batch in files.chunks(BATCH_COUNT) {
-                let mut query = QueryBuilder::<Sqlite>::new(
-                    "SELECT hash FROM files WHERE registration NOT IN hidden AND hash IN (",
-                );
-                push_files(&mut query, batch);
-                let rows = query.build().fetch_all(&self.readers).await.map_err(|error| map(op, error))?;
-                for row in &rows {
-                    visible.push(file_hash(op, get(op, row, 0)?)?);
-                }
-            }
-            Ok(visible)
-        }
-        .boxed()
+        const HEAD: &str = "SELECT hash FROM files WHERE registration NOT IN hidden AND hash IN (";
+        async move { self.read("find files").all_of(&files, |query| _ = query.push(HEAD)).await }.boxed()
     }
 
     fn readers_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<(String, bool)>, IndexError>> {
-        const SQL: &str = "SELECT repo, has_claimed = 1 AND claim IS NULL AND claim_registration NOT IN hidden \
+        const SQL: &str = "SELECT repo, has_claimed = 1 AND claim IS NULL AND claim_registration NOT IN hidden AS is_claimed \
              FROM file_repos JOIN files ON file_id = id WHERE hash = ? AND file_repos.registration NOT IN hidden ORDER BY repo";
-        let op = "find the repositories of a file";
+        row! { Reading { repo: String, is_claimed: bool } }
         async move {
-            let rows = sqlx::query(SQL).bind(file.as_bytes().as_slice()).fetch_all(&self.readers).await;
-            let rows = rows.map_err(|error| map(op, error))?;
-            rows.iter().map(|row| Ok((get(op, row, 0)?, get(op, row, 1)?))).collect()
+            let list = query(SQL).bind(file.as_bytes().as_slice());
+            let readers: Vec<Reading> = self.read("find the repositories of a file").all(list).await?;
+            Ok(readers.into_iter().map(|reader| (reader.repo, reader.is_claimed)).collect())
         }
         .boxed()
     }
 
     fn unverified_sha256(&self, file: FileHash) -> BoxFuture<'_, Result<Option<Sha256>, IndexError>> {
         const SQL: &str = "SELECT sha256 FROM files WHERE hash = ? AND sha256_state = 1 AND registration NOT IN hidden";
-        let op = "find a claim";
+        async move { self.read("find a claim").find(query(SQL).bind(file.as_bytes().as_slice())).await }.boxed()
+    }
+
+    fn store_mark(&self) -> BoxFuture<'_, Result<StoreMark, IndexError>> {
+        row! { Mark { store_id: Option<StoreId>, last_record: Option<u64> } }
         async move {
-            let row = sqlx::query(SQL).bind(file.as_bytes().as_slice()).fetch_optional(&self.readers).await;
-            let row = row.map_err(|error| map(op, error))?;
-            row.map(|row| parse_sha256(op, file, get(op, &row, 0)?)).transpose()
+            // One snapshot, so that `last_record` and `left` agree.
+            let mut held = self.reading("read the store id of the index").await?;
+            let mut tx = held.snapshot().await?;
+            let mark: Mark = tx.one(query("SELECT store_id, last_record FROM store")).await?;
+            let left = tx.all(query("SELECT seq FROM records_left ORDER BY seq")).await?;
+            Ok(StoreMark { id: mark.store_id, last_record: mark.last_record, left })
         }
         .boxed()
     }
 
-    fn store_mark(&self) -> BoxFuture<'_, Result<StoreMark, IndexError>> {
-        self.read_store_mark().boxed()
-    }
-
     fn set_store(&self, id: StoreId, last_record: Option<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.write_store_mark(id, last_record).boxed()
+        async move {
+            let mut held = self.writing("write the store id of the index").await?;
+            let mut tx = held.begin().await?;
+            tx.execute(query("UPDATE store SET store_id = ?").bind(id.as_bytes().as_slice())).await?;
+            mark_record_applied(&mut tx, last_record).await?;
+            tx.commit().await
+        }
+        .boxed()
     }
 
-    fn leave_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
-        async move { self.write_left_records(&seqs).await }.boxed()
+    fn add_unapplied_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
+        const SQL: &str = "INSERT INTO records_left (seq) SELECT value FROM json_each(?) WHERE true \
+             ON CONFLICT (seq) DO NOTHING";
+        async move {
+            let seqs: Vec<String> = seqs.iter().map(u64::to_string).collect();
+            let add = query(SQL).bind(format!("[{}]", seqs.join(",")));
+            self.write("write the left-out records").execute(add).await.map(drop)
+        }
+        .boxed()
     }
+}
+
+/// Marks the record with this number as applied, in the transaction of its change. Does nothing for
+/// a change without a record.
+pub(super) async fn mark_record_applied(tx: &mut Tx<'_>, record: Option<u64>) -> Result<(), IndexError> {
+    const MARK: &str = "UPDATE store SET last_record = max(coalesce(last_record, ?1), ?1)";
+    let Some(record) = record else { return Ok(()) };
+    tx.execute(query(MARK).bind(record.cast_signed())).await.map(drop)
 }

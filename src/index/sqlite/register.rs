@@ -1,14 +1,15 @@
-//! Registrations in SQLite: whole in one transaction, or in steps.
+//! Registrations in SQLite: in one transaction (*whole*), or in steps.
 //!
-//! New files are written in batches, with as many statements for 256 files as for one, and usage is
-//! counted once for the batch. Known files are looked up in batches; their changes are written file
-//! by file.
+//! New files are written in batches of up to 256, and each statement writes rows of many files.
+//! Usage is counted once for the batch. Known files are looked up in batches; their changes are
+//! written file by file.
 //!
-//! A file of very many terms is written in parts: the row and its claim, then the references to its
-//! xorbs, then the terms. So a term never names a xorb without a reference from its file.
+//! A *large* file, one with more than 1536 terms, is written in parts: first its row and the claim,
+//! then the references to its xorbs, then the terms. So GC never sees a term whose xorb has no
+//! reference from the file.
 //!
 //! A whole registration is visible after its transaction. The rows of steps are invisible until the
-//! registration is published: see [`steps`](crate::index::steps) for what a crash leaves.
+//! registration is published. The module `index/register.rs` says what a crash leaves.
 
 mod entry;
 mod insert;
@@ -18,41 +19,43 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sqlx::SqliteConnection;
+use sqlx::query;
 
 use self::entry::Entry;
+use super::SqliteIndex;
 use super::bulk::insert_rows;
-use super::compact::chunk_hash;
-use super::files::{execute, release};
+use super::discard::{self, FIND_FINISHED};
+use super::lists::after_bytes;
 use super::named::{Named, Unusable};
-use super::store::take_record;
-use super::usage::{Meter, usages};
-use super::write::{Write, statement};
-use super::{SqliteIndex, get, map};
+use super::records::mark_record_applied;
+use super::tx::Tx;
+use super::usage::usages;
 use crate::format::{ChunkHash, XorbHash};
 use crate::index::error::IndexError;
-use crate::index::{Begun, Cursor, Entered, RegisterIndex, Registered, Registration};
+use crate::index::{Cursor, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
 use crate::runtime::clock::Timestamp;
 
-/// After this time a step writes no further batch. Other writers wait for the current batch and the
-/// commit, too, and no write may take over 50 ms.
+/// After this time a step writes no further batch. The current batch and the commit take additional
+/// time, and no write should block other writers for over 50 ms.
 const STEP_TIME: Duration = Duration::from_millis(10);
 
-/// Files of one batch: one statement of each kind. One in unit tests, for steps between small
-/// files.
+/// The maximum number of files in one batch. One in unit tests, so that a step can end between
+/// small files.
 const BATCH_FILE_COUNT: usize = if cfg!(test) { 1 } else { 256 };
 
-/// The mark of the rows of a registration, see migration 16.
+/// The mark of a row says which registration wrote it. It is in the columns `registration` and
+/// `claim_registration` (migration 16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// Visible with its transaction.
+    /// A registration in one transaction: its rows are visible after the transaction.
     Whole,
-    /// Visible when this registration is published.
+    /// The registration in steps with this number: its rows are visible when it is published.
     Step(i64),
 }
 
 impl Mark {
-    /// The mark of rows whose usage the batch counts.
+    /// The mark of new rows of a batch. The batch counts the usage itself, so the mark is not 0:
+    /// triggers count the usage of rows with mark 0.
     const fn in_batch(self) -> i64 {
         match self {
             Self::Whole => -1,
@@ -60,7 +63,8 @@ impl Mark {
         }
     }
 
-    /// The mark of claims to a row that existed before.
+    /// The mark of a claim to a file that existed before, whose usage the triggers count. Also the
+    /// mark of a claimed sha256.
     const fn of_claim(self) -> i64 {
         match self {
             Self::Whole => 0,
@@ -69,84 +73,135 @@ impl Mark {
     }
 }
 
-impl SqliteIndex {
-    pub(super) async fn register_files(
-        &self,
-        registration: &Registration,
-        record: Option<u64>,
-    ) -> Result<Registered, IndexError> {
-        let op = "register files";
-        let start = Cursor::start(registration);
-        let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-        let registered = register_whole(op, &mut connection, registration, start, record).await;
-        release(connection, registered.is_ok()).await;
-        registered
-    }
-}
-
 impl RegisterIndex for SqliteIndex {
-    fn begin_registration<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Begun, IndexError>> {
-        let op = "begin a registration";
+    fn register_of<'a>(
+        &'a self,
+        registration: &'a Registration,
+        record: Option<u64>,
+    ) -> BoxFuture<'a, Result<Registered, IndexError>> {
+        #[cfg(test)]
+        if self.registers_in_steps {
+            return self.register_in_steps(registration, record).boxed();
+        }
         async move {
-            let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-            let begun = begin(op, &mut connection, registration).await;
-            release(connection, begun.is_ok()).await;
-            begun
+            let start = Cursor::start(registration);
+            let mut held = self.writing("register files").await?;
+            let mut tx = held.begin().await?;
+            let outcome = write_whole(&mut tx, registration, start).await?;
+            match outcome {
+                Registered::New | Registered::Added => {
+                    mark_record_applied(&mut tx, record).await?;
+                    tx.commit().await?;
+                }
+                // Chunks for deduplication may be new. The record is not marked as applied, because
+                // the caller rolls it back.
+                Registered::Known => tx.commit().await?,
+                // Refused.
+                _ => tx.rollback().await?,
+            }
+            Ok(outcome)
         }
         .boxed()
     }
 
-    fn enter_files<'a>(
+    fn begin_registration<'a>(
         &'a self,
-        begun: Begun,
+        registration: &'a Registration,
+    ) -> BoxFuture<'a, Result<OpenRegistration, IndexError>> {
+        async move {
+            let mut held = self.writing("begin a registration").await?;
+            let mut tx = held.begin().await?;
+            let (repo, owner) = usages(&mut tx, registration).await?;
+            let id = tx.one(query("INSERT INTO registrations DEFAULT VALUES RETURNING id")).await?;
+            tx.commit().await?;
+            Ok(OpenRegistration { id, repo, owner })
+        }
+        .boxed()
+    }
+
+    fn write_step<'a>(
+        &'a self,
+        begun: OpenRegistration,
         registration: &'a Registration,
         from: Cursor,
-    ) -> BoxFuture<'a, Result<Entered, IndexError>> {
+    ) -> BoxFuture<'a, Result<StepOutcome, IndexError>> {
+        const IS_OPEN: &str = "SELECT 1 FROM registrations WHERE id = ? AND state = 0";
         let op = "write a step of a registration";
         async move {
-            let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-            let entered = enter_step(op, &mut connection, begun, registration, from).await;
-            release(connection, entered.is_ok()).await;
-            entered
+            let mut held = self.writing(op).await?;
+            let began = Instant::now();
+            let mut tx = held.begin().await?;
+            if tx.find::<i64>(query(IS_OPEN).bind(begun.id)).await?.is_none() {
+                return Err(IndexError::lost(op, 0));
+            }
+            let mut entry = Entry::new(registration, Mark::Step(begun.id), from);
+            while !entry.is_done() {
+                if let Some(refused) = entry.write_some(&mut tx).await? {
+                    tx.rollback().await?;
+                    return Ok(StepOutcome { outcome: refused, next: None });
+                }
+                if began.elapsed() >= STEP_TIME || cfg!(test) {
+                    break;
+                }
+            }
+            let allowance = &registration.allowance;
+            if entry.outcome != Registered::Known
+                && !allowance.is_unlimited()
+                && let Some(excess) = allowance.excess((begun.repo, begun.owner), usages(&mut tx, registration).await?)
+            {
+                tx.rollback().await?;
+                return Ok(StepOutcome { outcome: Registered::OverQuota(excess), next: None });
+            }
+            tx.commit().await?;
+            let next = (!entry.is_done()).then_some(entry.at);
+            Ok(StepOutcome { outcome: entry.outcome, next })
         }
         .boxed()
     }
 
-    fn publish_registration<'a>(&'a self, begun: Begun, record: Option<u64>) -> BoxFuture<'a, Result<(), IndexError>> {
+    fn publish_registration<'a>(
+        &'a self,
+        begun: OpenRegistration,
+        record: Option<u64>,
+    ) -> BoxFuture<'a, Result<(), IndexError>> {
+        const SQL: &str = "UPDATE registrations SET state = 2 WHERE id = ? AND state = 0";
         let op = "publish a registration";
         async move {
-            let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-            let published = publish(op, &mut connection, begun.id, record).await;
-            release(connection, published.is_ok()).await;
-            published
+            let mut held = self.writing(op).await?;
+            let mut tx = held.begin().await?;
+            let published = tx.execute(query(SQL).bind(begun.id)).await?;
+            if published != 1 {
+                return Err(IndexError::lost(op, published));
+            }
+            mark_record_applied(&mut tx, record).await?;
+            tx.commit().await
         }
         .boxed()
     }
 
-    fn enter_dedup<'a>(
+    fn write_dedup_step<'a>(
         &'a self,
         registration: &'a Registration,
         from: usize,
         count: usize,
     ) -> BoxFuture<'a, Result<(), IndexError>> {
-        let op = "write chunks that clients may ask for";
         async move {
-            let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
             let end = registration.dedup.len().min(from.saturating_add(count));
-            let entered = enter_some_dedup(op, &mut connection, &registration.dedup[from.min(end)..end]).await;
-            release(connection, entered.is_ok()).await;
-            entered
+            let mut held = self.writing("write chunks that clients may ask for").await?;
+            let mut tx = held.begin().await?;
+            for some in registration.dedup[from.min(end)..end].chunks(BATCH_FILE_COUNT) {
+                // If a xorb of this batch is missing or damaged by now, the batch is skipped. Then
+                // clients find less to deduplicate, but no data is lost.
+                write_dedup(&mut tx, some).await?.ok();
+            }
+            tx.commit().await
         }
         .boxed()
     }
 
     fn dedup_chunk_count(&self) -> BoxFuture<'_, Result<u64, IndexError>> {
-        let op = "count the chunks that clients may ask for";
-        async move {
-            let row = sqlx::query("SELECT count(*) FROM dedup_chunks").fetch_one(&self.readers).await;
-            get::<i64>(op, &row.map_err(|error| map(op, error))?, 0).map(i64::cast_unsigned)
-        }
-        .boxed()
+        const SQL: &str = "SELECT count(*) FROM dedup_chunks";
+        async move { self.read("count the chunks that clients may ask for").one(query(SQL)).await }.boxed()
     }
 
     fn dedup_chunks_after(
@@ -154,190 +209,78 @@ impl RegisterIndex for SqliteIndex {
         after: Option<ChunkHash>,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<ChunkHash>, IndexError>> {
-        // The empty blob is before every hash.
         const SQL: &str =
             "SELECT DISTINCT chunk_hash FROM dedup_chunks WHERE chunk_hash > ? ORDER BY chunk_hash LIMIT ?";
-        let op = "list the chunks that clients may ask for";
-        async move {
-            let after = after.map_or(Vec::new(), |chunk| chunk.as_bytes().to_vec());
-            let rows = sqlx::query(SQL).bind(after).bind(limit).fetch_all(&self.readers).await;
-            let rows = rows.map_err(|error| map(op, error))?;
-            rows.iter().map(|row| chunk_hash(op, get(op, row, 0)?)).collect()
-        }
-        .boxed()
+        let list = query(SQL).bind(after_bytes(after)).bind(limit);
+        async move { self.read("list the chunks that clients may ask for").all(list).await }.boxed()
     }
 
-    fn clear_registration(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.clear_over(now).boxed()
+    fn sweep_registrations(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
+        let op = "clean up after a registration";
+        async move {
+            if self.read(op).find::<i64>(query(FIND_FINISHED)).await?.is_none() {
+                return Ok(false);
+            }
+            let mut held = self.writing(op).await?;
+            let mut tx = held.begin().await?;
+            if !discard::step(&mut tx, now).await? {
+                return Ok(false);
+            }
+            tx.commit().await?;
+            Ok(true)
+        }
+        .boxed()
     }
 
     fn abandon_registrations(&self, id: Option<i64>) -> BoxFuture<'_, Result<u64, IndexError>> {
-        let op = "abandon a registration";
+        const SQL: &str = "UPDATE registrations SET state = 1 WHERE state = 0 AND (?1 IS NULL OR id = ?1)";
         async move {
-            let mut connection = self.writer.acquire().await.map_err(|error| map(op, error))?;
-            let abandoned = abandon(op, &mut connection, id).await;
-            release(connection, abandoned.is_ok()).await;
-            abandoned
+            let mut held = self.writing("abandon a registration").await?;
+            let mut tx = held.begin().await?;
+            let abandoned = tx.execute(query(SQL).bind(id)).await?;
+            tx.commit().await?;
+            Ok(abandoned)
         }
         .boxed()
     }
 }
 
-async fn register_whole(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    registration: &Registration,
-    start: Cursor,
-    record: Option<u64>,
-) -> Result<Registered, IndexError> {
-    let mut transaction = Write::begin(op, connection).await?;
-    let outcome = write_whole(op, &mut transaction, registration, start).await?;
-    match outcome {
-        Registered::New | Registered::Added => {
-            take_record(op, &mut transaction, record).await?;
-            transaction.commit().await?;
-        }
-        // The caller rolls its record back.
-        Registered::Known => transaction.commit().await?,
-        _ => transaction.rollback().await?,
-    }
-    Ok(outcome)
-}
-
-async fn write_whole(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    registration: &Registration,
-    start: Cursor,
-) -> Result<Registered, IndexError> {
-    let meter = Meter::read(op, connection, registration).await?;
-    let mut entry = Entry::new(op, registration, Mark::Whole, start);
+/// Writes a whole registration. If the outcome is a refusal, the caller rolls the transaction back.
+async fn write_whole(tx: &mut Tx<'_>, registration: &Registration, start: Cursor) -> Result<Registered, IndexError> {
+    let allowance = &registration.allowance;
+    let before = if allowance.is_unlimited() { None } else { Some(usages(tx, registration).await?) };
+    let mut entry = Entry::new(registration, Mark::Whole, start);
     while !entry.is_done() {
-        if let Some(refused) = entry.write_some(connection).await? {
+        if let Some(refused) = entry.write_some(tx).await? {
             return Ok(refused);
         }
     }
-    if let Some(meter) = &meter
+    if let Some(before) = before
         && entry.outcome != Registered::Known
-        && let Some(excess) = meter.excess(op, connection).await?
+        && let Some(excess) = allowance.excess(before, usages(tx, registration).await?)
     {
         return Ok(Registered::OverQuota(excess));
     }
     for some in registration.dedup.chunks(BATCH_FILE_COUNT) {
-        if let Err(missing) = write_dedup(op, connection, some).await? {
+        if let Err(missing) = write_dedup(tx, some).await? {
             return Ok(Registered::MissingXorb(missing));
         }
     }
     Ok(entry.outcome)
 }
 
-async fn begin(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    registration: &Registration,
-) -> Result<Begun, IndexError> {
-    let failed = |error| map(op, error);
-    let mut transaction = Write::begin(op, connection).await?;
-    let (repo, owner) = usages(op, &mut transaction, registration).await?;
-    let row = sqlx::query("INSERT INTO registrations DEFAULT VALUES RETURNING id")
-        .fetch_one(statement(op, &mut transaction)?)
-        .await;
-    let id = get(op, &row.map_err(failed)?, 0)?;
-    transaction.commit().await?;
-    Ok(Begun { id, repo, owner })
-}
-
-async fn enter_step(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    begun: Begun,
-    registration: &Registration,
-    from: Cursor,
-) -> Result<Entered, IndexError> {
-    const IS_OPEN: &str = "SELECT 1 FROM registrations WHERE id = ? AND state = 0";
-    let failed = |error| map(op, error);
-    let began = Instant::now();
-    let mut transaction = Write::begin(op, connection).await?;
-    let open =
-        sqlx::query(IS_OPEN).bind(begun.id).fetch_optional(statement(op, &mut transaction)?).await.map_err(failed)?;
-    if open.is_none() {
-        return Err(IndexError::lost(op, 0));
-    }
-    let mut entry = Entry::new(op, registration, Mark::Step(begun.id), from);
-    while !entry.is_done() {
-        if let Some(refused) = entry.write_some(&mut transaction).await? {
-            transaction.rollback().await?;
-            return Ok(Entered { outcome: refused, next: None });
-        }
-        if began.elapsed() >= STEP_TIME || cfg!(test) {
-            break;
-        }
-    }
-    let meter = Meter::since(registration, begun);
-    if entry.outcome != Registered::Known
-        && let Some(meter) = meter
-        && let Some(excess) = meter.excess(op, &mut transaction).await?
-    {
-        transaction.rollback().await?;
-        return Ok(Entered { outcome: Registered::OverQuota(excess), next: None });
-    }
-    transaction.commit().await?;
-    let next = (!entry.is_done()).then_some(entry.at);
-    Ok(Entered { outcome: entry.outcome, next })
-}
-
-async fn publish(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    id: i64,
-    record: Option<u64>,
-) -> Result<(), IndexError> {
-    let mut transaction = Write::begin(op, connection).await?;
-    let sql = "UPDATE registrations SET state = 2 WHERE id = ? AND state = 0";
-    let published = execute(op, &mut transaction, sql, |query| query.bind(id)).await?;
-    if published != 1 {
-        return Err(IndexError::lost(op, published));
-    }
-    take_record(op, &mut transaction, record).await?;
-    transaction.commit().await
-}
-
-async fn abandon(op: &'static str, connection: &mut SqliteConnection, id: Option<i64>) -> Result<u64, IndexError> {
-    const SQL: &str = "UPDATE registrations SET state = 1 WHERE state = 0 AND (?1 IS NULL OR id = ?1)";
-    let mut transaction = Write::begin(op, connection).await?;
-    let abandoned = execute(op, &mut transaction, SQL, |query| query.bind(id)).await?;
-    transaction.commit().await?;
-    Ok(abandoned)
-}
-
-async fn enter_some_dedup(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    dedup: &[(ChunkHash, XorbHash)],
-) -> Result<(), IndexError> {
-    let mut transaction = Write::begin(op, connection).await?;
-    for some in dedup.chunks(BATCH_FILE_COUNT) {
-        // A xorb that is damaged by now is mentioned to no client, whatever its chunks are.
-        write_dedup(op, &mut transaction, some).await?.ok();
-    }
-    transaction.commit().await
-}
-
-/// Inserts the xorbs of these chunks; the error is a missing or damaged xorb.
-async fn write_dedup(
-    op: &'static str,
-    connection: &mut SqliteConnection,
-    dedup: &[(ChunkHash, XorbHash)],
-) -> Result<Result<(), XorbHash>, IndexError> {
+/// Inserts deduplication entries. If one of the xorbs is missing or damaged, inserts nothing; the
+/// inner error is this xorb.
+async fn write_dedup(tx: &mut Tx<'_>, dedup: &[(ChunkHash, XorbHash)]) -> Result<Result<(), XorbHash>, IndexError> {
     const INSERT: (&str, &str) = ("INSERT INTO dedup_chunks (chunk_hash, xorb_id) ", " ON CONFLICT DO NOTHING");
     let xorbs: HashSet<XorbHash> = dedup.iter().map(|(_, xorb)| *xorb).collect();
-    let named = match Named::find(op, connection, &xorbs.into_iter().collect::<Vec<_>>()).await? {
+    let named = match Named::find(tx, &xorbs.into_iter().collect::<Vec<_>>()).await? {
         Ok(named) => named,
         Err(Unusable::Unknown(xorb) | Unusable::Damaged(xorb)) => return Ok(Err(xorb)),
     };
     let rows: Vec<_> = dedup.iter().filter_map(|(chunk, xorb)| Some((*chunk, *named.ids().get(xorb)?))).collect();
-    insert_rows(op, connection, INSERT, &rows, |columns, (chunk, xorb)| {
-        columns.push_bind(chunk.as_bytes().to_vec()).push_bind(*xorb);
+    insert_rows(tx, INSERT, &rows, |columns, (chunk, xorb)| {
+        columns.push_bind(chunk.as_bytes().as_slice()).push_bind(*xorb);
     })
     .await?;
     Ok(Ok(()))

@@ -1,4 +1,5 @@
-//! Replaces a database by another one. After a crash either one is in place.
+//! Replaces a database by another one. After a crash and the next start, either the old or the new
+//! database is in place and complete.
 //!
 //! ```text
 //! index.sqlite.new              being built; discarded after a crash
@@ -6,10 +7,13 @@
 //! index.sqlite.old-<ms>         the replaced one, with its -wal and -shm
 //! ```
 //!
-//! The rename from the first name to the second is the commit. The following renames are done by
-//! [`Replacement::finish`] at the next start if they were interrupted. The old database is moved
-//! first, with its WAL, because a foreign WAL would corrupt the new one. In between there is no
-//! database of the name: a process that would create one must call `finish` first.
+//! The rename from `.new` to `.rebuilt-<ms>` commits the replacement. Then the old database is
+//! renamed, with its WAL, because the old WAL would corrupt the new database. At last the new
+//! database is renamed to `index.sqlite`. If these renames are interrupted, [`Replacement::finish`]
+//! completes them at the next start.
+//!
+//! Between the last two renames `index.sqlite` does not exist. So a process that creates a missing
+//! index must call `finish` first.
 //!
 //! All functions block. No process may have either database open.
 
@@ -38,11 +42,11 @@ impl Replacement {
         Self { path: path.to_owned() }
     }
 
-    /// The path for building the new database. Files of an earlier attempt are removed.
+    /// Returns the path for building the new database, after removing files of an earlier attempt.
     ///
     /// # Errors
     ///
-    /// They cannot be removed.
+    /// A file of an earlier attempt cannot be removed.
     pub fn begin(&self) -> Result<PathBuf, IndexError> {
         let path = self.beside(".new");
         for suffix in SUFFIXES {
@@ -57,8 +61,8 @@ impl Replacement {
     ///
     /// # Errors
     ///
-    /// It was not closed cleanly, or a file cannot be renamed. [`Replacement::finish`] completes it
-    /// if it was committed.
+    /// The new database was not closed cleanly, or a file cannot be renamed. If the replacement was
+    /// committed, [`Replacement::finish`] completes it.
     pub fn publish(&self, now: Timestamp) -> Result<Option<PathBuf>, IndexError> {
         let op = "publish a database";
         let new = self.beside(".new");
@@ -94,7 +98,8 @@ impl Replacement {
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
             if entry.file_name().as_encoded_bytes().starts_with(prefix) {
-                // There is at most one: each is put in place before the next one begins.
+                // There is at most one such file, because each replacement is finished before the
+                // next one begins.
                 found = found.max(Some(entry.path()));
             }
         }
@@ -117,7 +122,8 @@ impl Replacement {
         Ok(had_old.then_some(old))
     }
 
-    /// A name without a database; after an interrupted move, the same name again.
+    /// A free name for the old database. After an interrupted move this returns the same name
+    /// again: the main file is renamed last, so the name is still free.
     fn free_name(&self, time: &str) -> PathBuf {
         let mut old = self.beside(&format!(".old-{time}"));
         while old.exists() {
@@ -172,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_new_one_takes_the_place_and_the_old_one_keeps_its_log() {
+    fn new_database_is_put_in_place_and_the_old_one_keeps_its_wal() {
         let (directory, replacement) =
             directory(&[("i", "old"), ("i-wal", "old log"), ("i.new", "half"), ("i.new-wal", "x")]);
         let new = replacement.begin().unwrap();
@@ -186,7 +192,7 @@ mod tests {
         assert!(!replacement.finish().unwrap());
     }
 
-    /// It mixes nothing of the two indexes.
+    /// No file of one index is mixed with files of the other.
     #[test]
     fn replacement_cut_short_after_any_step_is_completed() {
         let old: &[(&str, &str)] = &[("i-wal", "old log"), ("i-shm", "old shm"), ("i", "old")];

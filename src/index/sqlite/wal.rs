@@ -1,44 +1,49 @@
-//! Checkpoints of the write-ahead log, between transactions.
+//! Checkpoints of the write-ahead log (WAL) between transactions. A checkpoint copies committed
+//! pages from the WAL into the database file.
 //!
-//! SQLite checkpoints the WAL within the commit that makes it long. So some uploads, and every
-//! large registration, would wait until thousands of pages are written and synced. Here a
-//! checkpoint runs outside of commits. A committed transaction is durable in the WAL before and
-//! after it. If the WAL still grows to [`MAX_PAGE_COUNT`] pages, SQLite checkpoints in a commit as
-//! usual.
+//! By default SQLite checkpoints a long WAL within a commit. Then some uploads, and every large
+//! registration, would wait until thousands of pages are written and synced. So a background task
+//! checkpoints the WAL outside of commits. A committed transaction is durable with or without a
+//! checkpoint. If the WAL still grows to [`MAX_PAGE_COUNT`] pages, SQLite checkpoints it in a
+//! commit as usual.
 //!
-//! The checkpoint runs on the writing connection, so that no commit comes in between. SQLite syncs
-//! the database file only in a checkpoint that reaches the end of the WAL. A commit in between
-//! would leave written pages unsynced until a later checkpoint.
+//! The checkpoint runs on the writing connection, so that no commit happens during it. SQLite syncs
+//! the database file only in a checkpoint that reaches the end of the WAL. A commit during the
+//! checkpoint would move that end, and the copied pages would stay unsynced until a later
+//! checkpoint.
 //!
-//! Limitation: a reader of an older snapshot leaves pages to a later sync as well. If the disk
-//! fails to write them, that sync reports it, but the next one succeeds and resets the WAL. After
-//! such an error a restart checkpoints the whole WAL again.
+//! Limitation: a reader of an older snapshot also stops a checkpoint before the end of the WAL, so
+//! pages stay unsynced. If the disk then fails to write these pages, the sync of a later checkpoint
+//! reports the error. But the sync after that succeeds, and SQLite resets the WAL, although the
+//! pages are not on the disk. A restart right after the error avoids the loss, because it
+//! checkpoints the whole WAL again.
 
 use std::time::Duration;
 
 use super::SqliteIndex;
-use super::failure::map;
 use crate::index::IndexError;
 
-/// Pages of the WAL at which every commit checkpoints it: 16 MiB. Only the largest registrations
-/// write as much in a [`CHECKPOINT_INTERVAL`](SqliteIndex::CHECKPOINT_INTERVAL).
+/// From this length of the WAL on, 16 MiB, every commit checkpoints it. Only the largest
+/// registrations write that much within one
+/// [`CHECKPOINT_INTERVAL`](SqliteIndex::CHECKPOINT_INTERVAL).
 pub(super) const MAX_PAGE_COUNT: &str = "4096";
 
 impl SqliteIndex {
-    /// Pause between two checkpoints of a server. Longer pauses make longer checkpoints, and
-    /// writers wait for them. A checkpoint of an unchanged WAL costs almost nothing.
+    /// The pause between two checkpoints of a server. After a longer pause a checkpoint would take
+    /// longer, and writers wait for it. A checkpoint of an unchanged WAL costs almost nothing.
     pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
 
-    /// Writes committed pages into the file, as far as no reader needs an older snapshot. Writers
-    /// wait meanwhile, readers do not.
+    /// Copies committed pages into the database file, unless a reader still needs an older
+    /// snapshot. Writers wait meanwhile, readers do not.
     ///
     /// # Errors
     ///
     /// The disk is full or fails. Committed transactions are safe in the WAL.
     pub async fn checkpoint_wal(&self) -> Result<(), IndexError> {
-        // If another process checkpoints it at this moment, the result says so, which is no error.
-        let checkpointed = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").fetch_all(&self.writer).await;
-        checkpointed.map(drop).map_err(|error| map("checkpoint the WAL", error))
+        // If another process checkpoints the WAL at this moment, the resulting row says "busy",
+        // which is no error.
+        let checkpoint = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)");
+        self.write("checkpoint the WAL").all::<i64>(checkpoint).await.map(drop)
     }
 }
 
@@ -103,9 +108,9 @@ mod tests {
         write_mib(&index, 4).await;
         let (checkpointed, ()) = tokio::join!(index.checkpoint_wal(), write_mib(&index, 1));
         checkpointed.unwrap();
-        assert!(len(&path) < 2 * MIB, "what a reader does not see yet is not put under it");
+        assert!(len(&path) < 2 * MIB, "no page is copied that the snapshot of a reader does not have");
         assert_eq!(sqlx::query_scalar::<_, i64>(seen).fetch_one(&mut *reading).await.unwrap(), 0);
-        // A dropped transaction would end some time later.
+        // Roll back explicitly: a dropped transaction would end some time later.
         reading.rollback().await.unwrap();
         index.checkpoint_wal().await.unwrap();
         assert!(len(&path) > 5 * MIB, "{} bytes", len(&path));

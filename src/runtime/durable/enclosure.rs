@@ -1,8 +1,11 @@
-//! Files under untrusted names, in a directory that those names cannot lead out of.
+//! Files with untrusted names, in a directory that no such name can leave.
 //!
-//! Every directory on the path is opened by itself, relative to the previous one, and never through
-//! a link: a link that exists, or is created meanwhile, fails only that file. Whole paths would be
-//! resolved anew by each call.
+//! Every directory on the path is opened singly, relative to the previous one, and never through a
+//! link. If a link exists, or is created meanwhile, only the file behind it fails. With a whole
+//! path, each call would resolve links in the path again.
+//!
+//! After [`Enclosure::sync`] has returned `Ok`, all published files and their names are durable. A
+//! crash before that can leave files without names, or temporary files.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -19,15 +22,17 @@ use super::{create_directory, own_name_beside, trace};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Readable and writable for everybody whom the umask lets.
+/// The mode of a new file, from which the kernel removes the bits of the umask.
 const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+/// The mode of a new directory, likewise.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o777);
 
 /// A directory for files with untrusted names.
 #[derive(Debug)]
 pub(crate) struct Enclosure {
     root: File,
-    /// The directory of the last file, below the root; names in it may not be durable yet.
+    /// The path of the last file's directory, relative to the root, and the directory. Names in it
+    /// may not be durable yet.
     last: Option<(Vec<String>, File)>,
 }
 
@@ -45,14 +50,13 @@ impl Enclosure {
         Ok(Self { root: self.root.try_clone()?, last: None })
     }
 
-    /// A regular file that is there, for reading; never through a link, and nothing is made on the
-    /// way.
+    /// Opens an existing regular file for reading. Follows no link and creates no directory.
     pub(crate) fn open_file(&self, directories: &[&str], name: &str) -> io::Result<File> {
         let mut directory = self.root.try_clone()?;
         for name in directories {
             directory = File::from(openat(&directory, *name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?);
         }
-        // A pipe would keep this waiting for a writer.
+        // `NONBLOCK`, because the open of a pipe would wait for a writer.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(&directory, name, flags, Mode::empty())?);
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
@@ -63,9 +67,11 @@ impl Enclosure {
         self.enter(directories)?.try_clone()
     }
 
-    /// A new unpublished file in the directory at the path `directories`, created if missing.
+    /// A new unpublished file in the directory at the path `directories`, which is created if
+    /// missing.
     ///
-    /// None of them may be empty, `.` or `..`, or have a `/` in it.
+    /// No name in `directories` may be empty, `.` or `..`, or contain a `/`. The caller checks
+    /// this.
     pub(crate) fn create(&mut self, directories: &[&str]) -> io::Result<EnclosedFile<'_>> {
         let directory = self.enter(directories)?;
         let name = own_name_beside();
@@ -74,10 +80,11 @@ impl Enclosure {
         Ok(EnclosedFile { directory, name, file: File::from(file), is_published: false })
     }
 
+    /// Opens the directory at this path as the last one; creates it if missing.
     fn enter(&mut self, directories: &[&str]) -> io::Result<&File> {
         if self.last.as_ref().is_none_or(|(last, _)| last != directories) {
-            // Before the next one is begun: so one sync is enough for consecutive files of a
-            // directory.
+            // The previous directory is synced only now, so that consecutive files of one directory
+            // need one sync.
             self.sync()?;
             let mut dir = self.root.try_clone()?;
             for name in directories {
@@ -96,7 +103,7 @@ impl Enclosure {
     }
 }
 
-/// Opens a directory in a directory; creates it if missing.
+/// Opens a subdirectory; creates it if missing.
 fn enter(directory: &File, name: &str) -> io::Result<File> {
     debug_assert!(!name.contains('/') && !["", ".", ".."].contains(&name));
     let open = || openat(directory, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
@@ -119,14 +126,14 @@ fn enter(directory: &File, name: &str) -> io::Result<File> {
     }
 }
 
-/// Not `fsync` of rustix, which leaves bytes in the cache of the disk on macOS.
+/// Syncs with `sync_all`, because `fsync` leaves bytes in the cache of the disk on macOS.
 fn sync_directory(dir: &File) -> io::Result<()> {
     dir.sync_all()?;
     trace("sync the directory");
     Ok(())
 }
 
-/// A file under a temporary name. Dropped unpublished, it is removed.
+/// A file under a temporary name. If it is dropped unpublished, it is removed.
 #[derive(Debug)]
 pub(crate) struct EnclosedFile<'a> {
     directory: &'a File,
@@ -141,7 +148,7 @@ impl EnclosedFile<'_> {
         self.file.write_all(bytes)
     }
 
-    /// Lets these read, write and run it, in the bits of a mode.
+    /// Sets the permission bits of the file.
     pub(crate) fn set_mode(&mut self, mode: u32) -> io::Result<()> {
         self.file.set_permissions(Permissions::from_mode(mode))
     }
@@ -149,7 +156,8 @@ impl EnclosedFile<'_> {
     /// Makes the bytes durable, then gives the file its name. The name is durable after
     /// [`Enclosure::sync`].
     ///
-    /// Something else of that name is replaced, itself and not what it leads to, or is an error.
+    /// With `replace`, an existing file of that name is replaced; if it is a link, the link itself
+    /// is replaced and not its target. Without `replace`, an existing name is an error.
     pub(crate) fn publish(mut self, name: &str, replace: bool) -> io::Result<()> {
         self.file.sync_all()?;
         trace("sync the file");
@@ -167,17 +175,18 @@ impl EnclosedFile<'_> {
 impl Drop for EnclosedFile<'_> {
     fn drop(&mut self) {
         if !self.is_published {
-            // Only a courtesy: its name says whose it was.
+            // An error is ignored. The name of the file shows that it is a temporary file of zorb.
             let _ = unlinkat(self.directory, &self.name, AtFlags::empty());
         }
     }
 }
 
+/// Renames a file. If the new name exists, this is an error.
 fn rename_to_free_name(directory: impl AsFd, from: &str, to: &str) -> io::Result<()> {
     let directory = directory.as_fd();
     match renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
-        // File systems that cannot do it atomically: another process can create the name between
-        // the two steps.
+        // The file system cannot do this atomically. If another process creates the name between
+        // the following two calls, its file is replaced.
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => match statat(directory, to, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(renameat(directory, from, directory, to)?),
             Err(error) => Err(error.into()),

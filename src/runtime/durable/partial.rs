@@ -1,5 +1,5 @@
-//! Files that are received in several runs of a program: under a name that says what they are to
-//! become.
+//! Files that a program receives in several runs. The temporary name identifies the complete file,
+//! so that the next run finds the bytes of the previous ones.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions, TryLockError};
@@ -8,25 +8,25 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags, fsync, open, openat, renameat, statat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, open, openat, renameat, statat, unlinkat};
 
 use super::parent;
 use crate::runtime::system::begin_writeback;
 
-/// Times that a file is opened anew because another process has published it at that moment.
+/// Maximum number of attempts to open a file that other processes publish at the same time.
 const MAX_OPEN_COUNT: u32 = 8;
 
-/// The beginning of a file and its metadata, for the next run to continue. One process at a time
-/// holds them.
+/// The beginning of a file (the data), and a second file with notes about its chunks, so that the
+/// next run can continue. One process at a time holds both.
 ///
-/// Neither is durable before it is published: the next run has to verify them.
+/// Neither file is durable before `publish`, so the next run must verify them. A crash leaves both.
 #[derive(Debug)]
 pub(crate) struct PartialFile {
     directory: File,
     name: String,
     data: File,
     notes: File,
-    is_gone: bool,
+    is_removed_or_published: bool,
 }
 
 impl PartialFile {
@@ -37,7 +37,8 @@ impl PartialFile {
         Self::open_in(File::from(open(parent(path)?, flags, Mode::empty())?), id, 0o666)
     }
 
-    /// The same in this directory. `mode` is for a new file, subject to the umask.
+    /// Like [`open_beside`](Self::open_beside), in this directory. A new file gets the permissions
+    /// `mode`, subject to the umask.
     pub(crate) fn open_in(directory: File, id: &str, mode: u32) -> io::Result<Option<Self>> {
         let name = format!(".zorb-{id}.part");
         for _ in 0..MAX_OPEN_COUNT {
@@ -47,28 +48,28 @@ impl PartialFile {
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(error),
             }
-            // It may have been published between the two calls.
+            // Another process may have published the file between the open and the lock.
             let (ours, named) = (data.metadata()?, statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW));
             if named.is_ok_and(|named| named.st_ino == ours.ino()) {
                 let Some(notes) = open_own(&directory, &notes_name(&name), 0o600)? else { return Ok(None) };
-                return Ok(Some(Self { directory, name, data, notes, is_gone: false }));
+                return Ok(Some(Self { directory, name, data, notes, is_removed_or_published: false }));
             }
         }
         Ok(None)
     }
 
-    /// Lets these read, write and run it when it is published, in the bits of a mode.
+    /// Sets the permission bits of the data, which the published file keeps.
     pub(crate) fn set_mode(&mut self, mode: u32) -> io::Result<()> {
         self.data.set_permissions(Permissions::from_mode(mode))
     }
 
-    /// The data and the notes, each with a place of its own.
+    /// The data and the notes, each with its own file offset.
     pub(crate) fn files(&mut self) -> (&mut File, &mut File) {
         (&mut self.data, &mut self.notes)
     }
 
-    /// Writes to the data, and lets the kernel begin to write it out: otherwise the sync of a large
-    /// file waits for all of it at the end.
+    /// Writes bytes to the data, and asks the kernel to begin to write them to the disk. Otherwise
+    /// the sync in `publish` would wait for all bytes of a large file.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let begin = self.data.stream_position()?;
         self.data.write_all(bytes)?;
@@ -76,17 +77,17 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Makes the data durable, then renames it within its directory, and deletes the metadata.
-    /// Replaces an existing file of that name.
+    /// Makes the data durable, renames it within its directory, and deletes the notes. Replaces an
+    /// existing file of that name.
     pub(crate) fn publish(mut self, name: &OsStr) -> io::Result<()> {
         self.data.sync_all()?;
         renameat(&self.directory, &self.name, &self.directory, name)?;
-        self.is_gone = true;
+        self.is_removed_or_published = true;
         remove(&self.directory, &notes_name(&self.name));
-        Ok(fsync(&self.directory)?)
+        self.directory.sync_all()
     }
 
-    /// Removes both: there is nothing in them to go on with.
+    /// Removes both files, because the next run could not continue with them.
     pub(crate) fn discard(mut self) {
         self.remove();
     }
@@ -94,14 +95,14 @@ impl PartialFile {
     fn remove(&mut self) {
         remove(&self.directory, &self.name);
         remove(&self.directory, &notes_name(&self.name));
-        self.is_gone = true;
+        self.is_removed_or_published = true;
     }
 }
 
 impl Drop for PartialFile {
-    /// What has no byte is not kept.
+    /// Removes an empty partial file.
     fn drop(&mut self) {
-        if !self.is_gone && self.data.metadata().is_ok_and(|metadata| metadata.len() == 0) {
+        if !self.is_removed_or_published && self.data.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             self.remove();
         }
     }
@@ -111,8 +112,8 @@ fn notes_name(name: &str) -> String {
     format!("{name}.chunks")
 }
 
-/// Opens or makes a file; `None` where the name is that of something else, or of a file that others
-/// can write to by another name.
+/// Opens or creates a regular file of this user. `None` if the name belongs to another kind of
+/// file, to a file of another user, or to a file with further hard links.
 fn open_own(directory: &File, name: &str, mode: u32) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(directory, name, flags, Mode::from_raw_mode(mode | 0o600)) {
@@ -125,7 +126,7 @@ fn open_own(directory: &File, name: &str, mode: u32) -> io::Result<Option<File>>
     Ok(is_own.then_some(file))
 }
 
-/// A courtesy: what stays is found by the next run.
+/// Removes a file. An error is ignored, because the next run finds the file and verifies it.
 fn remove(directory: impl AsFd, name: &str) {
     let _ = unlinkat(directory, name, AtFlags::empty());
 }
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_run_finds_what_was_written_and_nothing_else_stays() {
+    fn next_run_finds_the_written_bytes_and_no_other_file_stays() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("target");
         let names = || {
@@ -147,7 +148,7 @@ mod tests {
             names
         };
         drop(PartialFile::open_beside(&path, "id").unwrap().unwrap());
-        assert!(names().is_empty(), "without a byte it is not kept");
+        assert!(names().is_empty(), "an empty file is removed");
         let mut first = PartialFile::open_beside(&path, "id").unwrap().unwrap();
         first.files().0.write_all(b"begun").unwrap();
         assert!(PartialFile::open_beside(&path, "id").unwrap().is_none(), "one at a time");

@@ -1,11 +1,12 @@
-//! Files of the store that nothing but the store may have put there: the keys, and the files that
-//! processes lock.
+//! Files that only the store itself may create: the keys, and the files that processes lock.
 //!
-//! The owner of a directory, or a group that may write to it, can put a link or a pipe in the place
-//! of such a file. So none is opened through a link, none is truncated, and what was opened is
-//! checked, not its name: it is a regular file and belongs to the user that runs this, or to root.
-//! Root may also open what belongs to the owner of the directory, so that an administrator can run
-//! commands on a store that a service account serves.
+//! The owner of a directory, or a group that may write to it, can replace such a file by a link or
+//! a pipe. So no link is followed, no file is truncated, and the checks are made on the opened
+//! file, not on its name.
+//!
+//! The file must be a regular file that belongs to the user of this process, or to root. A process
+//! of root may also open a file that belongs to the owner of the directory. So an administrator can
+//! run commands on a store that a service account serves.
 
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, ErrorKind, Read};
@@ -18,23 +19,23 @@ use rustix::process::geteuid;
 
 use super::parent;
 
-/// Bytes of a private file that is read, at most. A key file of as many keys as there may be is
-/// shorter by far.
+/// Maximum number of bytes of a private file that is read. A key file with the maximum number of
+/// keys is far shorter.
 const MAX_LEN: u64 = 1 << 20;
 
-/// What every file here is opened with. Not to block: a pipe in its place would hold the process up
-/// for ever.
+/// Flags for every open in this module. They include `NONBLOCK`, because the open of a pipe in the
+/// place of the file would block the process forever.
 const SAFELY: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// The mode of a private file.
 const OWNER_ONLY: u32 = 0o600;
 
-/// The text of a file that only its owner may read and write.
+/// Reads the text of a file that only its owner may access.
 ///
 /// # Errors
 ///
-/// It is a link or no regular file, it belongs to another user, others have access to it, it is
-/// longer than a MiB or no text, or it cannot be read.
+/// The file is a link or not a regular file, belongs to another user, is accessible to other users,
+/// is longer than 1 MiB, is not UTF-8, or cannot be read.
 pub(crate) fn read_private(path: &Path) -> io::Result<String> {
     let file = open_checked(path, OFlags::RDONLY)?;
     let mode = file.metadata()?.mode();
@@ -46,12 +47,12 @@ pub(crate) fn read_private(path: &Path) -> io::Result<String> {
     if len as u64 > MAX_LEN { Err(ErrorKind::FileTooLarge.into()) } else { Ok(text) }
 }
 
-/// Opens the file that processes lock, which is made where there is none. Its bytes are left alone.
-/// Others lose their access to it: who can open it can hold the lock.
+/// Opens a lock file; creates it if missing, and does not change its bytes. Removes the access of
+/// other users, because a user that can open the file could hold the lock.
 ///
 /// # Errors
 ///
-/// It is a link or no regular file, it belongs to another user, or it cannot be opened.
+/// The file is a link or not a regular file, belongs to another user, or cannot be opened.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     let file = open_checked(path, OFlags::RDWR.union(OFlags::CREATE))?;
     if file.metadata()?.mode() & 0o077 != 0 {
@@ -63,7 +64,7 @@ pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
 fn open_checked(path: &Path, flags: OFlags) -> io::Result<File> {
     let file = match open(path, flags | SAFELY, Mode::RUSR | Mode::WUSR) {
         Ok(file) => File::from(file),
-        // FreeBSD says MLINK, the others say LOOP.
+        // FreeBSD returns MLINK, the other systems LOOP.
         Err(Errno::LOOP | Errno::MLINK) => {
             return Err(refused("it is a symbolic link, which is not followed".to_owned()));
         }
@@ -80,7 +81,7 @@ fn open_checked(path: &Path, flags: OFlags) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether a file of this owner is opened by this user.
+/// Whether a process of `user` may use a file of `owner`.
 fn is_trusted(owner: u32, user: u32, directory_owner: impl FnOnce() -> io::Result<u32>) -> io::Result<bool> {
     const ROOT: u32 = 0;
     Ok(owner == user || owner == ROOT || (user == ROOT && owner == directory_owner()?))
@@ -90,7 +91,7 @@ fn refused(reason: String) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, reason)
 }
 
-/// Whether this is a file as it lies in the directory, and not a directory or a link.
+/// Whether this is the metadata of a regular file, not of a directory or a link.
 pub(super) fn is_plain(metadata: io::Result<Metadata>) -> bool {
     metadata.is_ok_and(|metadata| metadata.is_file())
 }

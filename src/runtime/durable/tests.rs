@@ -9,11 +9,11 @@ use super::{
 };
 
 thread_local! {
-    /// What was done on this thread, in order.
+    /// The steps of this thread that `trace` has recorded, in order.
     pub(super) static STEPS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What is done meanwhile, in order.
+/// The steps during `work`, in order.
 fn steps(work: impl FnOnce()) -> Vec<&'static str> {
     STEPS.take();
     work();
@@ -37,17 +37,17 @@ fn file_is_synced_before_its_rename_and_directory_after() {
     assert_eq!(std::fs::read(path).unwrap(), b"bytes");
 }
 
-/// Also at unaligned addresses and with odd lengths.
+/// Includes unaligned addresses and odd lengths, which a direct write cannot have.
 #[test]
 fn direct_and_buffered_writes_mix_at_any_offset() {
     let bytes: Vec<u8> = (0..4 * DIRECT_ALIGNMENT).map(|at| u8::try_from(at % 251).unwrap()).collect();
     let aligned = bytes.as_ptr().align_offset(DIRECT_ALIGNMENT);
-    // Where it may go, at an odd address, and of an odd length.
+    // Aligned bytes, bytes at an odd address, and an odd number of bytes.
     for (begin, len) in [(aligned, 2 * DIRECT_ALIGNMENT), (aligned + 1, DIRECT_ALIGNMENT), (aligned, 1000)] {
         let (directory, bytes) = (directory(), &bytes[begin..begin + len]);
         let path = directory.path().join("file");
         let mut file = TempFile::create(directory.path()).unwrap();
-        // The last of these is at an odd place.
+        // The second direct write is at an odd offset.
         for _ in 0..2 {
             file.write_direct(bytes).unwrap();
             file.write(b"odd").unwrap();
@@ -116,7 +116,7 @@ fn directory_creation_failure_is_an_error_and_final_dot_is_not() {
     let directory = directory();
     create_directory(&directory.path().join("new/deep/.")).unwrap();
     assert!(directory.path().join("new/deep").is_dir());
-    // No directory can be made there, though the one above it is there.
+    // No directory can be created in /proc, although /proc exists.
     assert!(create_directory(Path::new("/proc/none/at/all")).is_err());
 }
 
@@ -151,7 +151,7 @@ fn directory_is_published_whole_over_an_empty_one_or_none() {
     }
     assert_eq!((mode(&new), mode(&empty)), (0o700, 0o751));
     assert!(new.join("inside").is_dir() && empty.join("inside").is_dir() && full.join("x").is_dir());
-    // The one that was refused is gone, with what was in it.
+    // The refused directory was removed with its contents.
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 3);
 }
 
@@ -186,7 +186,7 @@ fn files_of_one_directory_are_synced_each_and_names_once() {
     assert_eq!(std::fs::read(dir.path().join("a/b/2")).unwrap(), b"bytes");
 }
 
-/// It replaces an existing file only when told to.
+/// Also, an enclosed file replaces an existing one only with `replace`.
 #[test]
 fn enclosed_file_follows_no_link_and_leaves_nothing_behind() {
     let (directory, outside) = (directory(), directory());
@@ -207,7 +207,7 @@ fn enclosed_file_follows_no_link_and_leaves_nothing_behind() {
         assert_eq!(publish(name, false), Err(std::io::ErrorKind::AlreadyExists), "{name}");
     }
     assert_eq!(std::fs::read(path("file")).unwrap(), b"before");
-    // The link itself is replaced, never what it leads to.
+    // The link itself is replaced, never its target.
     for name in ["file", "link"] {
         publish(name, true).unwrap();
         assert_eq!(std::fs::read(path(name)).unwrap(), b"after");

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// No permit in time, or too many requests wait already.
+/// A refusal: there was no permit in time, or too many requests wait already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("no permit in time")]
 pub struct Busy {
-    /// Whether the tenant has more than its share: fewer requests of its own would help.
+    /// Whether the tenant has more than its share, so that fewer of its own requests would help.
     pub is_above_share: bool,
 }
 
@@ -17,10 +17,11 @@ pub struct Busy {
 pub struct Limits {
     /// Units of all permits together.
     pub capacity: u32,
-    /// Units that one tenant may have at once, unless it asks for more in one go and has none.
+    /// Maximum number of units of one tenant. If the tenant holds no units, a single request may
+    /// exceed it.
     pub per_tenant: u32,
-    /// Maximum waiting new requests of one tenant; with 0 a request is refused at once if no permit
-    /// is free. Running requests are bounded by the number of connections.
+    /// Maximum number of new requests of one tenant that wait. With 0, a request is refused at once
+    /// if no permit is free. It does not limit running requests.
     pub waiting_count: usize,
     /// How long a request may wait.
     pub patience: Duration,

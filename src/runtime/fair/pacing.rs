@@ -1,9 +1,8 @@
-//! Pacing: a tenant with a burst gets its permits at a rate while other tenants are active.
+//! Pacing: while other tenants are active, a tenant with a burst gets permits at a limited rate.
 //!
-//! Round-robin is not enough on a saturated machine: the next request still waits for a CPU, and
-//! behind kernel work that cannot be preempted. So a tenant with more waiting requests than units
-//! gets only so many permits per time, as long as another tenant was active just now. Alone, it
-//! gets all.
+//! Round-robin is not enough on a saturated machine: a request with a permit still waits for a CPU,
+//! and for kernel work that cannot be preempted. A *burst* is at least as many
+//! waiting requests of one tenant as the gate has units. A tenant that is alone gets all units.
 
 use std::time::Duration;
 
@@ -11,27 +10,28 @@ use tokio::time::Instant;
 
 use super::Tenant;
 
-/// How long a tenant counts as active after a request: longer than a sequential client needs
-/// between two requests.
+/// How long a tenant counts as active after a request. This is longer than the pause of a
+/// sequential client between two requests.
 const ACTIVE_WINDOW: Duration = Duration::from_millis(100);
 
-/// Permits that were not granted in time are made up for, up to this time: the runtime's timers
-/// are as coarse as a millisecond.
+/// If a permit is granted late by at most this time, the next ones are not delayed. Permits are
+/// often late, because the runtime's timers have a resolution of a millisecond.
 const MAX_CREDIT: Duration = Duration::from_millis(2);
 
-/// Interval of the re-check of queues that are not due.
+/// The time after which queues that are not due are checked again.
 pub(super) const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The last two tenants with a request: enough to tell whether another tenant is active.
+/// The last two tenants with a request. They are enough to tell whether a tenant other than a given
+/// one is active.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     last: Option<(Tenant, Instant)>,
-    /// The last request of a tenant other than that of `last`.
+    /// The last request of a tenant other than the one in `last`.
     before: Option<(Tenant, Instant)>,
 }
 
 impl Presence {
-    /// Records a request of a tenant. The server's own work does not count.
+    /// Records a request of a tenant. The server's own work does not make it active.
     pub(super) fn note(&mut self, tenant: Tenant, now: Instant) {
         if tenant == Tenant::SERVER {
             return;
@@ -54,17 +54,18 @@ impl Presence {
 pub(super) struct Due(Option<Instant>);
 
 impl Due {
+    /// Whether the next request is not due yet.
     pub(super) fn is_later(&self, now: Instant) -> bool {
         self.0.is_some_and(|due| due > now)
     }
 
-    /// A permit was granted: the next one is due so much later.
-    pub(super) fn put_off(&mut self, now: Instant, pause: Duration) {
+    /// To be called when a permit is granted. The next request is due after `pause`.
+    pub(super) fn hold_back(&mut self, now: Instant, pause: Duration) {
         let due = self.0.map_or(now, |due| due.max(now.checked_sub(MAX_CREDIT).unwrap_or(now)));
         self.0 = Some(due + pause);
     }
 
-    /// No other tenant is active.
+    /// To be called when no other tenant is active. The next request is due at once.
     pub(super) fn forget(&mut self) {
         self.0 = None;
     }

@@ -1,20 +1,20 @@
-//! What a gate gives out.
+//! Permits of a gate.
 
 use std::sync::Arc;
 
 use super::{FairGate, Shared, Tenant};
 
-/// Units that are given back when this is dropped.
+/// Units of a gate, which are returned when this is dropped.
 #[derive(Debug)]
 #[must_use = "the permit is released when this is dropped"]
 pub struct Permit {
     pub(super) shared: Arc<Shared>,
     pub(super) tenant: Tenant,
-    /// 0 if the units were returned already.
+    /// The units; 0 if they were returned already.
     pub(super) weight: u32,
 }
 
-/// A permit that was returned while its work waits for something else.
+/// A permit whose units were returned, while its work waits for another event.
 #[derive(Debug)]
 #[must_use = "it has no units until it is resumed"]
 pub struct Paused {
@@ -24,14 +24,16 @@ pub struct Paused {
 }
 
 impl Permit {
-    /// Gives the units back.
+    /// Gives the units back to the gate (`self` is dropped here), until [`Paused::resume`] acquires
+    /// them again.
     pub fn pause(self) -> Paused {
         Paused { gate: FairGate { shared: Arc::clone(&self.shared) }, tenant: self.tenant, weight: self.weight }
     }
 }
 
 impl Paused {
-    /// The same permit again, at the end of its tenant's queue, however long that takes.
+    /// Acquires the units again, however long that takes. Waits behind the running requests of the
+    /// tenant that already wait.
     pub async fn resume(self) -> Permit {
         self.gate.wait(self.tenant, self.weight).await
     }

@@ -1,8 +1,8 @@
 //! The queue of one tenant in a [`FairGate`](super::FairGate).
 //!
-//! A new request waits for its first permit, a running one for its next. The queue serves both
-//! kinds alternately, each kind first come, first served. It neither checks limits nor grants
-//! permits: the gate does.
+//! A new request waits for its first permit, and a running one for its next permit. The queue
+//! serves both kinds alternately, and the requests of one kind in the order in which they came.
+//! The gate checks limits and grants permits, not the queue.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use super::pacing::Due;
 /// The units that one tenant holds, and its waiting requests.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Units of its permits.
+    /// Units of the tenant's permits.
     pub(super) taken: u32,
     /// Requests that wait for their first permit.
     new: VecDeque<Waiter>,
@@ -23,12 +23,12 @@ pub(super) struct Queue {
     running: VecDeque<Waiter>,
     /// When the next request may be served, if the gate paces this tenant.
     pub(super) due: Due,
-    /// Whether the last request served was a new one.
+    /// Whether the last served request was a new one.
     was_new: bool,
 }
 
 impl Queue {
-    /// Adds a waiter behind the other new, or the other running, requests.
+    /// Adds a waiter behind the other requests of its kind.
     pub(super) fn push(&mut self, waiter: Waiter, is_new: bool) {
         if is_new { self.new.push_back(waiter) } else { self.running.push_back(waiter) }
     }
@@ -70,11 +70,12 @@ impl Queue {
 /// A waiting request.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// Identifies it in its queue.
+    /// Identifies the request in its queue.
     pub(super) number: u64,
-    /// Units that it needs.
+    /// The units that it needs.
     pub(super) weight: u32,
     /// When it began to wait.
     pub(super) since: Instant,
+    /// Where its permit is sent.
     pub(super) sender: oneshot::Sender<Permit>,
 }

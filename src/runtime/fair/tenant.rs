@@ -1,13 +1,13 @@
-//! Who shares, and for whom something is done.
+//! Tenants, and the tenant that the current task works for.
 
 use std::future::Future;
 
-/// A tenant: a number that is the same for the same tenant. The layers above derive it.
+/// A tenant, identified by a number. The layers above derive the number from a token or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tenant(u64);
 
 impl Tenant {
-    /// The server itself, and work without a tenant.
+    /// The tenant of the server's own work, and of work without a tenant.
     pub const SERVER: Self = Self(0);
 
     /// The tenant with this number.
@@ -28,7 +28,8 @@ impl Tenant {
         CURRENT.try_with(|tenant| *tenant).unwrap_or(Self::SERVER)
     }
 
-    /// Does something for this tenant: in its line, wherever that waits in a line.
+    /// Runs `work` for this tenant. Within `work`, [`Tenant::current`] returns this tenant, which
+    /// decides in which queue the work waits.
     pub async fn doing<F: Future>(self, work: F) -> F::Output {
         CURRENT.scope(self, work).await
     }

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tokio::task::unconstrained;
 use tokio::time::{Instant, advance, sleep, sleep_until};
 
-use super::{Busy, FairGate, Limits, PASSING, Permit, Tenant};
+use super::{Busy, FairGate, Limits, MAX_OVERTAKING, Permit, Tenant};
 
 const FLOOD: Tenant = Tenant::new(1);
 const OTHER: Tenant = Tenant::new(2);
@@ -17,27 +17,27 @@ fn gate(capacity: u32, per_tenant: u32) -> FairGate {
     FairGate::new(Limits { capacity, per_tenant, waiting_count: 3, patience: Duration::from_secs(30) })
 }
 
-/// A permit that is there at once.
+/// A permit that is granted at once.
 fn now(gate: &FairGate, tenant: Tenant, weight: u32) -> Permit {
-    gate.enter(tenant, weight).now_or_never().expect("nobody has to wait").unwrap()
+    gate.enter(tenant, weight).now_or_never().expect("units are free").unwrap()
 }
 
 #[test]
-fn alone_a_tenant_gets_everything_at_once() {
+fn single_tenant_gets_all_units_at_once() {
     let gate = gate(4, 4);
     let permits: Vec<_> = (0..4).map(|_| now(&gate, FLOOD, 1)).collect();
     assert_eq!(gate.load(), (4, 0));
     drop(permits);
     assert_eq!(gate.load(), (0, 0));
-    assert!(gate.shared.state().queues.is_empty(), "who has gone is forgotten");
+    assert!(gate.shared.state().queues.is_empty(), "a tenant without units and requests has no queue");
 }
 
-/// Queues of one tenant are in order of arrival.
+/// The requests of each tenant are served in the order of their arrival.
 #[tokio::test(start_paused = true)]
 async fn single_request_waits_for_one_of_each_tenant_at_most() {
     let gate = gate(1, 1);
-    // Of a stranger: who has all that one may have is passed over, and its line would begin behind
-    // the next one.
+    // Another tenant holds the permit. Otherwise the queue of its tenant would be skipped, because
+    // the tenant is at its limit, and would move to the end of the order.
     let held = now(&gate, Tenant::new(4), 1);
     let mut waiting: Vec<_> = [(FLOOD, 'a'), (FLOOD, 'b'), (FLOOD, 'c'), (THIRD, 'x'), (THIRD, 'y'), (OTHER, 'm')]
         .into_iter()
@@ -54,7 +54,7 @@ async fn single_request_waits_for_one_of_each_tenant_at_most() {
             .iter_mut()
             .enumerate()
             .find_map(|(index, (name, waiting))| Some((index, *name, waiting.now_or_never()?)));
-        let (index, name, permit) = served.expect("somebody is served");
+        let (index, name, permit) = served.expect("a request is served");
         order.push(name);
         drop(waiting.swap_remove(index));
         drop(permit);
@@ -90,28 +90,28 @@ async fn full_queue_refuses_its_tenant_but_admits_others() {
     assert_eq!(refused.err(), Some(Busy { is_above_share: true }));
     let mut other = Box::pin(gate.enter(OTHER, 1));
     assert!((&mut other).now_or_never().is_none());
-    // Who has begun may wait however many do.
+    // The number of running requests that wait is not limited.
     assert!(gate.acquire_next(FLOOD, 1).now_or_never().is_none());
     drop(held);
     drop(waiting);
     assert!(other.await.is_ok());
 }
 
-/// It leaves no trace in the queues.
+/// The refused request leaves no queue.
 #[test]
 fn without_waiting_a_request_that_does_not_fit_is_refused() {
     let limits = Limits { capacity: 8, per_tenant: 6, waiting_count: 0, patience: Duration::ZERO };
     let gate = FairGate::new(limits);
-    let refused = |tenant, weight| gate.enter(tenant, weight).now_or_never().expect("nobody has to wait").unwrap_err();
+    let refused = |tenant, weight| gate.enter(tenant, weight).now_or_never().expect("no request waits").unwrap_err();
     let most = now(&gate, FLOOD, 6);
     assert_eq!(refused(FLOOD, u32::MAX), Busy { is_above_share: true });
     assert_eq!(refused(OTHER, 3), Busy { is_above_share: false });
     let rest = now(&gate, OTHER, 2);
     assert_eq!(refused(THIRD, 1), Busy { is_above_share: false });
-    assert_eq!(gate.shared.state().queues.len(), 2, "who was refused is not there any more");
+    assert_eq!(gate.shared.state().queues.len(), 2, "a refused tenant has no queue");
     drop((most, rest));
     assert!(gate.shared.state().queues.is_empty());
-    assert_eq!(now(&gate, THIRD, 9).weight, 8, "what is larger than the gate is all of it");
+    assert_eq!(now(&gate, THIRD, 9).weight, 8, "a larger weight counts as the whole gate");
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,43 +120,43 @@ async fn small_requests_pass_a_large_one_for_a_bounded_time() {
     let held = now(&gate, FLOOD, 6);
     let mut large = pin!(gate.enter(OTHER, 8));
     assert!(large.as_mut().now_or_never().is_none());
-    // They fit, and the large one does not.
+    // Two units are free: enough for these requests, but not for the large one.
     drop(now(&gate, THIRD, 2));
-    advance(PASSING - Duration::from_millis(1)).await;
+    advance(MAX_OVERTAKING - Duration::from_millis(1)).await;
     let small = now(&gate, THIRD, 1);
     advance(Duration::from_millis(1)).await;
     let mut late = pin!(gate.enter(THIRD, 1));
-    assert!(late.as_mut().now_or_never().is_none(), "it has been passed for long enough");
+    assert!(late.as_mut().now_or_never().is_none(), "the large request was overtaken for long enough");
     drop((held, small));
-    let large = large.now_or_never().expect("it is served").unwrap();
+    let large = large.now_or_never().expect("the large request is served").unwrap();
     assert!(late.as_mut().now_or_never().is_none());
     drop(large);
     assert!(late.now_or_never().is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn leaving_the_queue_costs_nothing_even_when_just_served() {
+async fn cancelled_request_leaves_no_units_and_no_place() {
     let gate = gate(1, 1);
     let held = now(&gate, FLOOD, 1);
-    let (mut gone, mut served) = (Box::pin(gate.enter(OTHER, 1)), Box::pin(gate.enter(THIRD, 1)));
-    assert!((&mut gone).now_or_never().is_none() && (&mut served).now_or_never().is_none());
-    drop(gone);
+    let (mut cancelled, mut served) = (Box::pin(gate.enter(OTHER, 1)), Box::pin(gate.enter(THIRD, 1)));
+    assert!((&mut cancelled).now_or_never().is_none() && (&mut served).now_or_never().is_none());
+    drop(cancelled);
     drop(held);
-    // The permit is on its way to who never looks at it.
+    // The permit was granted to a waiter that never polls for it.
     assert_eq!(gate.load(), (1, 0));
     drop(served);
     assert_eq!(gate.load(), (0, 0));
     drop(now(&gate, FLOOD, 1));
 }
 
-/// A request above the limit of a tenant still runs when it is alone.
+/// A request above the tenant's limit still runs if the tenant holds no units.
 #[tokio::test(start_paused = true)]
 async fn tenant_over_its_limit_is_passed_over_large_request_runs() {
     let gate = gate(8, 6);
     let first = now(&gate, FLOOD, 6);
     let mut more = Box::pin(gate.enter(FLOOD, 1));
     assert!((&mut more).now_or_never().is_none());
-    // Passed over, not waited for.
+    // The tenant at its limit is skipped, so another tenant does not wait for it.
     let mut other = Box::pin(gate.enter(OTHER, 2));
     let other = (&mut other).now_or_never().expect("it fits").unwrap();
     drop(first);
@@ -173,9 +173,9 @@ async fn a_large_request_is_not_starved_by_small_ones() {
     let held = now(&gate, FLOOD, 1);
     let mut large = Box::pin(gate.enter(OTHER, 4));
     assert!((&mut large).now_or_never().is_none());
-    advance(PASSING).await;
+    advance(MAX_OVERTAKING).await;
     let mut small = Box::pin(gate.enter(FLOOD, 1));
-    assert!((&mut small).now_or_never().is_none(), "there is room, but somebody waits for it");
+    assert!((&mut small).now_or_never().is_none(), "units are free, but the large request waits for them");
     drop(held);
     let large = (&mut large).now_or_never().expect("its permit").unwrap();
     assert!((&mut small).now_or_never().is_none());
@@ -183,17 +183,17 @@ async fn a_large_request_is_not_starved_by_small_ones() {
     assert!((&mut small).now_or_never().is_some());
 }
 
-/// Every way in which requests come, are served, give up and end: nothing is lost, nothing is given
-/// out twice.
+/// Random sequences of requests, grants, cancellations and returns: no unit is lost or granted
+/// twice.
 #[tokio::test(start_paused = true)]
-async fn whatever_happens_the_units_add_up() {
+async fn units_add_up_after_random_operations() {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
     for seed in 0..200 {
         let mut rng = StdRng::seed_from_u64(seed);
         let limits = Limits { capacity: 5, per_tenant: 4, waiting_count: 3, patience: Duration::from_secs(30) };
-        // At a pace of nothing everybody is due at once; at another one somebody may wait although
-        // there is room.
+        // With a period of zero every queue is always due. With a longer period, a request may wait
+        // although units are free.
         let gate = match seed % 3 {
             0 => FairGate::new(limits),
             1 => FairGate::pacing(limits, Duration::ZERO),
@@ -212,14 +212,16 @@ async fn whatever_happens_the_units_add_up() {
                             _ => gate.enter(tenant, weight).await,
                         }
                     };
-                    // Or none of them is ready any more when this test has done a hundred things.
+                    // Unconstrained, because tokio's cooperative budget would make all requests
+                    // pending after some hundred polls.
                     waiting.push((weight, unconstrained(asked).boxed()));
                 }
                 2 if !held.is_empty() => drop(held.swap_remove(rng.random_range(0..held.len()))),
                 _ if !waiting.is_empty() => drop(waiting.swap_remove(rng.random_range(0..waiting.len()))),
                 _ => {}
             }
-            // Twice: when somebody comes, others may be served who were looked at before.
+            // Poll all requests twice: the first poll of a new request can grant permits to waiters
+            // that were polled before it.
             for _ in 0..2 {
                 let mut index = 0;
                 while index < waiting.len() {
@@ -228,7 +230,7 @@ async fn whatever_happens_the_units_add_up() {
                             let (weight, _) = waiting.swap_remove(index);
                             held.push((weight, permit));
                         }
-                        // Too many wait already.
+                        // Refused, because too many requests wait already.
                         Some(Err(_)) => drop(waiting.swap_remove(index)),
                         None => index += 1,
                     }
@@ -237,46 +239,46 @@ async fn whatever_happens_the_units_add_up() {
             let taken: u32 = held.iter().map(|(weight, _)| weight).sum();
             assert!(taken <= 5, "seed {seed}");
             assert_eq!(gate.load(), (taken, waiting.len()), "seed {seed}");
-            assert!(seed % 3 == 2 || taken > 0 || waiting.is_empty(), "seed {seed}: somebody waits for nothing");
+            assert!(seed % 3 == 2 || taken > 0 || waiting.is_empty(), "seed {seed}: a request waits for free units");
             if seed % 3 == 2 {
                 sleep(Duration::from_millis(rng.random_range(0..3))).await;
             }
         }
         held.clear();
-        // Nobody does anything from now on but those who are served.
+        // From now on no request begins or is cancelled.
         for _ in 0..100 {
             waiting.retain_mut(|(_, waiting)| waiting.now_or_never().is_none());
             sleep(Duration::from_millis(2)).await;
         }
-        assert_eq!(waiting.len(), 0, "seed {seed}: somebody waits for good");
+        assert_eq!(waiting.len(), 0, "seed {seed}: a request waits forever");
         assert_eq!(gate.load(), (0, 0), "seed {seed}");
         assert!(gate.shared.state().queues.is_empty() && gate.shared.state().order.is_empty(), "seed {seed}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_have_begun_take_no_place_from_those_who_come() {
+async fn running_requests_do_not_count_for_the_limit_of_new_ones() {
     let gate = gate(1, 1);
     let held = now(&gate, FLOOD, 1);
-    let mut begun: Vec<_> = (0..5).map(|_| Box::pin(gate.acquire_next(FLOOD, 1))).collect();
-    for begun in &mut begun {
-        assert!(begun.now_or_never().is_none());
+    let mut running: Vec<_> = (0..5).map(|_| Box::pin(gate.acquire_next(FLOOD, 1))).collect();
+    for running in &mut running {
+        assert!(running.now_or_never().is_none());
     }
     let fill = || {
-        let mut coming: Vec<_> = (0..3).map(|_| Box::pin(gate.enter(FLOOD, 1))).collect();
-        for coming in &mut coming {
-            assert!(coming.now_or_never().is_none());
+        let mut new: Vec<_> = (0..3).map(|_| Box::pin(gate.enter(FLOOD, 1))).collect();
+        for new in &mut new {
+            assert!(new.now_or_never().is_none());
         }
         let refused = gate.enter(FLOOD, 1).now_or_never().expect("at once");
         assert_eq!(refused.err(), Some(Busy { is_above_share: true }));
-        coming
+        new
     };
     drop(fill());
-    // Who has left makes room, and so does who was served.
-    let coming = fill();
-    drop((held, begun));
-    for coming in coming {
-        assert!(coming.await.is_ok());
+    // A cancelled request no longer counts, and neither does a served one.
+    let new = fill();
+    drop((held, running));
+    for new in new {
+        assert!(new.await.is_ok());
     }
     assert_eq!(gate.load(), (0, 0));
     let held = now(&gate, FLOOD, 1);
@@ -285,14 +287,13 @@ async fn those_who_have_begun_take_no_place_from_those_who_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_and_started_requests_of_a_queue_alternate() {
+async fn new_and_running_requests_of_a_queue_alternate() {
     let gate =
         FairGate::new(Limits { waiting_count: 9, capacity: 1, per_tenant: 1, patience: Duration::from_secs(30) });
-    for (coming, begun, expected) in [(1, 5, "ebbbbb"), (5, 1, "ebeeee"), (3, 3, "ebebeb"), (0, 2, "bb"), (2, 0, "ee")]
-    {
+    for (new, running, expected) in [(1, 5, "nrrrrr"), (5, 1, "nrnnnn"), (3, 3, "nrnrnr"), (0, 2, "rr"), (2, 0, "nn")] {
         let held = now(&gate, OTHER, 1);
-        let mut waiting: Vec<_> = (0..begun).map(|_| ('b', gate.acquire_next(FLOOD, 1).boxed())).collect();
-        waiting.extend((0..coming).map(|_| ('e', gate.enter(FLOOD, 1).boxed())));
+        let mut waiting: Vec<_> = (0..running).map(|_| ('r', gate.acquire_next(FLOOD, 1).boxed())).collect();
+        waiting.extend((0..new).map(|_| ('n', gate.enter(FLOOD, 1).boxed())));
         for (_, waiting) in &mut waiting {
             assert!(waiting.now_or_never().is_none());
         }
@@ -300,7 +301,7 @@ async fn new_and_started_requests_of_a_queue_alternate() {
         let mut order = String::new();
         while !waiting.is_empty() {
             let served = waiting.iter_mut().map(|(_, waiting)| waiting.now_or_never()).collect::<Vec<_>>();
-            let place = served.iter().position(Option::is_some).expect("the permit is somebody's");
+            let place = served.iter().position(Option::is_some).expect("a request is served");
             order.push(waiting.remove(place).0);
         }
         assert_eq!(order, expected);
@@ -308,8 +309,8 @@ async fn new_and_started_requests_of_a_queue_alternate() {
     }
 }
 
-/// Turns of a millisecond that so many clients of a tenant get in a fifth of a second, while
-/// another one asks at these milliseconds.
+/// The number of permits that `client_count` clients of one tenant get in 200 ms. Meanwhile another
+/// tenant requests one permit at each of the times `asks`, in ms. A client holds a permit for 1 ms.
 async fn served(gate: &FairGate, client_count: usize, asks: &[u64]) -> usize {
     let served = AtomicUsize::new(0);
     let client = || async {
@@ -340,26 +341,27 @@ async fn served(gate: &FairGate, client_count: usize, asks: &[u64]) -> usize {
 async fn burst_is_paced_beside_others_and_unlimited_alone() {
     let limits = Limits { capacity: 4, per_tenant: 4, waiting_count: 3, patience: Duration::from_secs(30) };
     let often: Vec<u64> = (0..200).step_by(7).collect();
-    // All would be four in a millisecond, the pace is four in two.
+    // Without pacing the gate grants four permits per millisecond, and with pacing four per 2 ms.
     for (client_count, asks, expected) in [
         (50, often.as_slice(), 380..=430),
         (50, &[], 780..=800),
-        // For a tenth of a second that one is there.
+        // The other tenant counts as active for 100 ms.
         (50, &[50], 590..=640),
         (50, &[100], 590..=640),
-        // They are fewer than a burst.
+        // The clients are too few for a burst.
         (6, &often, 760..=800),
     ] {
-        let roomy = FairGate::pacing(limits, Duration::from_millis(2));
-        let count = served(&roomy, client_count, asks).await;
+        let paced = FairGate::pacing(limits, Duration::from_millis(2));
+        let count = served(&paced, client_count, asks).await;
         assert!(expected.contains(&count), "{client_count} clients, {asks:?}: {count}");
         let plain = served(&FairGate::new(limits), client_count, asks).await;
         assert!((760..=800).contains(&plain), "{client_count} clients, {asks:?}: {plain} without a pace");
-        assert_eq!(roomy.load(), (0, 0));
+        assert_eq!(paced.load(), (0, 0));
     }
 }
 
-/// Turns of a millisecond that fifty clients of each of two tenants get in a fifth of a second.
+/// The number of permits that fifty clients of each of two tenants get in 200 ms. A client holds a
+/// permit for 1 ms.
 async fn served_both(gate: &FairGate, tenants: [Tenant; 2]) -> [usize; 2] {
     let served = [AtomicUsize::new(0), AtomicUsize::new(0)];
     let client = async |place: usize| {
@@ -380,10 +382,12 @@ async fn served_both(gate: &FairGate, tenants: [Tenant; 2]) -> [usize; 2] {
 async fn two_bursts_are_paced_and_the_server_is_a_tenant_too() {
     let limits = Limits { capacity: 4, per_tenant: 4, waiting_count: 3, patience: Duration::from_secs(30) };
     let gate = FairGate::pacing(limits, Duration::from_millis(8));
-    // Each gets four permits in 8 ms of the thirty-two that there are.
+    // Each tenant gets four of the 32 permits that are possible in 8 ms.
     let [one, other] = served_both(&gate, [FLOOD, OTHER]).await;
     assert!((95..=110).contains(&one) && (95..=110).contains(&other), "{one} and {other}");
     sleep(Duration::from_secs(1)).await;
+    // The server is paced beside the third tenant. The third tenant is not paced, because the
+    // server does not count as active.
     let [server, third] = served_both(&gate, [Tenant::SERVER, THIRD]).await;
     assert!((95..=110).contains(&server) && (660..=710).contains(&third), "{server} and {third}");
     assert!(gate.shared.state().queues.is_empty() && gate.shared.state().order.is_empty());

@@ -11,7 +11,7 @@ fn open(path: &std::path::Path) -> (Journal, JournalCounts) {
     (journal, counts)
 }
 
-/// A line after the close counts as lost; only the owner can read the file.
+/// A line after the close counts as lost, and only the owner can read the file.
 #[tokio::test]
 async fn lines_before_close_are_written_in_order_to_a_private_file() {
     let directory = tempfile::tempdir().unwrap();
@@ -39,7 +39,8 @@ async fn line_cut_by_a_crash_is_ended_before_the_next_one() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "whole\nhal\nnext\n");
 }
 
-/// Lines go to the file under the name; without its directory the old file stays in use.
+/// After a reopen, lines go to the file that has the name then. If no such file can be created, the
+/// old file stays in use.
 #[tokio::test]
 async fn reopen_follows_the_name_or_keeps_the_old_file() {
     let directory = tempfile::tempdir().unwrap();
@@ -53,7 +54,7 @@ async fn reopen_follows_the_name_or_keeps_the_old_file() {
     journal.append("one".to_owned());
     journal.reopen().await;
     journal.append("two".to_owned());
-    // Whatever was handed over so far is written when the next thing is.
+    // Wait until both lines are written, so that the file can be renamed.
     while counts.written.get() < 2 {
         tokio::task::yield_now().await;
     }
@@ -74,15 +75,15 @@ async fn reopen_follows_the_name_or_keeps_the_old_file() {
 }
 
 #[test]
-fn what_a_full_disk_has_taken_of_a_line_is_taken_back() {
-    // A file that may be read only stands for a disk that takes nothing.
+fn failed_write_marks_the_last_line_as_torn() {
+    // A file that is open for reading only can be neither written nor truncated.
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lines");
     fs::write(&path, "whole\n").unwrap();
     let mut sink = Sink::File { file: fs::File::open(&path).unwrap(), is_torn: false };
     assert!(sink.append(b"lost\n", u64::MAX).is_err());
     let Sink::File { is_torn, .. } = sink else { panic!("it was a file") };
-    assert!(is_torn, "what could not be cut off is closed off later");
+    assert!(is_torn, "the next write ends the torn line");
     assert_eq!(fs::read_to_string(&path).unwrap(), "whole\n");
 }
 

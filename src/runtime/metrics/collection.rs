@@ -1,33 +1,33 @@
-//! What is counted of collections of garbage.
+//! Metrics of garbage collection.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Metrics of collections of garbage, by this process.
+/// Metrics of garbage collections by this process.
 #[derive(Debug, Default)]
 pub struct CollectionMetrics {
-    /// Collections begun.
+    /// Collections started.
     pub runs: Counter,
-    /// Collections that did nothing because something was not understood.
+    /// Collections that were aborted because of an inconsistency.
     pub aborted: Counter,
-    /// Xorbs condemned.
+    /// Condemned xorbs.
     pub condemned: Counter,
-    /// Xorbs deleted.
+    /// Deleted xorbs.
     pub deleted: Counter,
-    /// Bytes of their blobs.
+    /// Serialized bytes of the deleted xorbs.
     pub freed_bytes: Counter,
-    /// Xorbs that could not be condemned or deleted; each failure counts.
+    /// Failed attempts to condemn or delete a xorb.
     pub failed: Counter,
-    /// Xorbs that were rewritten, so that no file refers to them any more.
+    /// Xorbs that compaction has rewritten, so that no file references them any more.
     pub compacted: Counter,
-    /// Bytes of the xorbs that were made of them.
+    /// Bytes of the xorbs that compaction has written.
     pub compacted_bytes: Counter,
     /// Files that were switched to new xorbs.
     pub switched_files: Counter,
-    /// Xorbs and files that could not be rewritten or switched; each failure counts.
+    /// Failed attempts to rewrite a xorb or to switch a file.
     pub compaction_failed: Counter,
-    /// When a collection last did all that it had planned, in seconds since 1970.
+    /// Time of the last collection that completed its plan, in seconds since 1970.
     pub last_success: Gauge,
 }
 

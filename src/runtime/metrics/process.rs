@@ -1,4 +1,5 @@
-//! What is told of the process and of the program, under the names that every program has for it.
+//! Metrics of the process, under the names that all Prometheus clients use, and the version of the
+//! program.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,22 +31,22 @@ struct BuildLabels {
 }
 
 impl ProcessMetrics {
-    /// It starts at this moment, and may have so many file descriptors open.
+    /// Sets the start time of the process, and its limit of file descriptors.
     pub fn started(&self, now: Timestamp, max_fds: usize) {
         self.start_time.set(now.as_secs().cast_signed());
         self.max_fds.set(i64::try_from(max_fds).unwrap_or(i64::MAX));
     }
 
-    /// The CPU time so far, which the operating system counts.
+    /// Sets the CPU time that the process has used so far, as the operating system counts it.
     pub fn set_cpu_time(&self, time: Duration) {
-        // The atomic holds the bits of the number.
+        // The operating system counts, so the value is set. The atomic holds the bits of the f64.
         self.cpu_seconds.inner().store(time.as_secs_f64().to_bits(), Ordering::Relaxed);
     }
 
-    /// Registers those that every program has. The registry has no prefix: they have the same name
-    /// everywhere.
+    /// Registers the process metrics. `bare` is a registry without the prefix `zorb`, because these
+    /// metrics have the same names in every program.
     pub(super) fn register(&self, bare: &mut Registry) {
-        let help = "CPU time of this process";
+        let help = "CPU time that this process has used";
         bare.register_with_unit("process_cpu", help, Unit::Seconds, self.cpu_seconds.clone());
         let help = "Resident memory of this process";
         bare.register_with_unit("process_resident_memory", help, Unit::Bytes, self.resident_bytes.clone());
@@ -55,7 +56,7 @@ impl ProcessMetrics {
         bare.register_with_unit("process_start_time", help, Unit::Seconds, self.start_time.clone());
     }
 
-    /// Registers what is about this program.
+    /// Registers the version of this program.
     pub(super) fn register_build(&self, own: &mut Registry) {
         self.build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
         own.register("build_info", "The version of this server; always 1", self.build.clone());

@@ -1,5 +1,5 @@
-//! What the largest repositories have. A label for each repository of a large store would be too
-//! many for Prometheus: how many there are is bounded by the one who sets them.
+//! Metrics of the usage of the largest repositories. Prometheus keeps a time series per value of a
+//! label, and a large store has too many repositories for this. So the caller passes only some.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,16 +10,16 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
-/// What one repository has.
+/// The usage of one repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepoSample {
     /// Its name.
     pub repo: String,
-    /// Files.
+    /// The number of its files.
     pub files: u64,
     /// Raw bytes of its files.
     pub logical_bytes: u64,
-    /// Serialized bytes of the xorbs of its files.
+    /// Serialized bytes of the xorbs of its files, and bytes of their records.
     pub physical_bytes: u64,
 }
 
@@ -30,7 +30,7 @@ pub struct RepoMetrics {
 }
 
 impl RepoMetrics {
-    /// Tells of these repositories from now on, and of no others.
+    /// Replaces all samples.
     pub fn replace(&self, samples: Vec<RepoSample>) {
         *self.latest.write().unwrap_or_else(PoisonError::into_inner) = samples;
     }
@@ -44,9 +44,12 @@ impl Collector for RepoMetrics {
             ("repo_logical", "Bytes of the files of the largest repositories.", Some(&Unit::Bytes), |sample| {
                 sample.logical_bytes
             }),
-            ("repo_physical", "Bytes stored for the largest repositories.", Some(&Unit::Bytes), |sample| {
-                sample.physical_bytes
-            }),
+            (
+                "repo_physical",
+                "Stored bytes that the files of the largest repositories need.",
+                Some(&Unit::Bytes),
+                |sample| sample.physical_bytes,
+            ),
         ];
         let samples = self.latest.read().unwrap_or_else(PoisonError::into_inner);
         for (name, help, unit, value) in families {

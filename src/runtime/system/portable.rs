@@ -1,4 +1,4 @@
-//! What stands for the calls of Linux where there are none.
+//! Replacements for the system calls of Linux on other systems.
 
 use std::fs::File;
 use std::io;
@@ -7,29 +7,29 @@ use std::os::fd::AsFd;
 
 use socket2::SockRef;
 
-/// Reads nothing: no call says whether it would wait.
+/// Reads nothing, because no portable call fails instead of waiting for the disk.
 pub(crate) const fn read_cached(_: &File, _: &mut [u8], _: u64) -> usize {
     0
 }
 
-/// Whether what is written to this file goes past the page cache: it never does.
+/// Direct writes are unsupported, so they can only be turned off.
 ///
 /// # Errors
 ///
-/// Always where it is to.
+/// `is_direct` is true.
 pub(crate) fn set_direct(_: &File, is_direct: bool) -> io::Result<()> {
     if is_direct { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
 }
 
-/// Does nothing: the sync writes all of it.
+/// Does nothing, so the sync writes all bytes.
 pub(crate) const fn begin_writeback(_: &File, _: &Range<u64>) {}
 
-/// Bounds the bytes that the kernel takes for a client, those on their way included: a long fast
-/// line is slower by that.
+/// Limits the bytes that the kernel buffers for a client, including those that were sent but are
+/// not acknowledged yet. So a fast connection with a high latency becomes slower.
 ///
 /// # Errors
 ///
-/// The kernel refuses that length.
+/// The kernel refuses this length.
 pub(crate) fn bound_unsent(socket: &impl AsFd, max_len: u32) -> io::Result<()> {
     SockRef::from(socket).set_send_buffer_size(usize::try_from(max_len).unwrap_or(usize::MAX))
 }

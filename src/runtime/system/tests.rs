@@ -13,7 +13,7 @@ fn file(bytes: &[u8]) -> File {
     file
 }
 
-/// A connection to itself, of which the other end takes nothing.
+/// Both ends of a connection within this process, the server's first.
 fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -39,10 +39,10 @@ fn portable_direct_writes_are_unsupported_and_off() {
 }
 
 #[test]
-fn portable_socket_takes_a_bounded_number_of_bytes() {
+fn portable_socket_buffers_a_bounded_number_of_bytes() {
     const MAX_LEN: u32 = 256 << 10;
     let (mut server, client) = connection();
-    // Small, so that little is on its way.
+    // A small buffer, so that few bytes are in flight.
     SockRef::from(&client).set_recv_buffer_size(4 << 10).unwrap();
     portable::bound_unsent(&server, MAX_LEN).unwrap();
     server.set_nonblocking(true).unwrap();
@@ -50,8 +50,8 @@ fn portable_socket_takes_a_bounded_number_of_bytes() {
     while let Ok(len) = server.write(&[0; 4096]) {
         taken_len += len;
     }
-    // Linux doubles the length for what it keeps beside the bytes; what the other end took before
-    // its buffer was small is up to 128 KiB.
+    // Linux doubles the length for its bookkeeping. The other end received up to 128 KiB before its
+    // buffer was made small.
     assert!((1..=3 * MAX_LEN as usize).contains(&taken_len), "{taken_len}");
 }
 
@@ -62,7 +62,7 @@ fn linux_reads_from_memory_what_was_just_written() {
     let mut file = file(b"some bytes");
     let mut bytes = [0; 6];
     let read_len = linux::read_cached(&file, &mut bytes, 4);
-    // Some file systems cannot tell, and read nothing.
+    // Some file systems do not support the call, and nothing is read.
     assert!(read_len == 0 || &bytes[..read_len] == b" bytes", "{read_len}");
     linux::begin_writeback(&file, &(0..10));
     assert!(linux::set_direct(&file, false).is_ok());

@@ -1,9 +1,11 @@
-//! Which log lines are written: a level, and levels for single targets.
+//! The log filter, which decides what events are logged: a level for all targets, and levels for
+//! single targets. The target of an event is the path of the module that logs it.
 
 use thiserror::Error;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-/// Every level by its name. A closed list: a level that is not understood would silence the log.
+/// Every level by its name. Other names are refused, because a misspelled level would silence the
+/// log.
 const LEVELS: [(&str, LevelFilter); 6] = [
     ("error", LevelFilter::ERROR),
     ("warn", LevelFilter::WARN),
@@ -16,10 +18,10 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate that logs every SQL statement at debug.
 const SQL_TARGET: &str = "sqlx";
 
-/// A validated log filter: `info`, `zorb=debug,info`, `debug,sqlx=debug`.
+/// A validated log filter, such as `info`, `zorb=debug,info` or `debug,sqlx=debug`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter {
-    /// Of targets that are not listed.
+    /// The level of targets that are not listed.
     level: LevelFilter,
     targets: Vec<(String, LevelFilter)>,
 }
@@ -30,13 +32,13 @@ pub enum FilterError {
     /// There is no entry.
     #[error("it is empty; levels are {}", level_names())]
     Empty,
-    /// An entry's level is not on the list.
+    /// The level of an entry is not in the list of levels.
     #[error("{0:?} is not a level; levels are {levels}, for one target as in zorb=debug,info", levels = level_names())]
     Level(String),
     /// The part before `=` is not the path of a module.
     #[error("{0:?} is not a target; a target is the path of a module, as in zorb::http=debug")]
     Target(String),
-    /// Two entries are about the same.
+    /// Two entries set the level of the same target, or of all other targets.
     #[error("{0} is given two levels")]
     Twice(String),
 }
@@ -46,8 +48,8 @@ fn level_names() -> String {
 }
 
 impl LogFilter {
-    /// The filter with this text: levels and `target=level`, separated by commas. Without a level
-    /// of their own, other targets are off.
+    /// The filter with this text: levels and `target=level`, separated by commas. If no entry is a
+    /// plain level, the targets that are not listed are off.
     ///
     /// # Errors
     ///
@@ -75,8 +77,8 @@ impl LogFilter {
         Ok(Self { level: level.unwrap_or(LevelFilter::OFF), targets })
     }
 
-    /// The filter as the subscriber takes it. SQL statements are in the log only where the filter
-    /// names their target: at debug they would be most of it.
+    /// The filter in the form that the subscriber takes. SQL statements are logged at debug only if
+    /// the filter names their target, because they would be most of the log.
     pub(super) fn to_targets(&self) -> Targets {
         let is_sql_named = self.targets.iter().any(|(target, _)| target == SQL_TARGET);
         let sql = (!is_sql_named && self.level > LevelFilter::INFO).then(|| (SQL_TARGET.to_owned(), LevelFilter::INFO));
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn each_level_of_the_list_enables_itself_and_what_is_worse() {
+    fn each_level_enables_itself_and_more_severe_ones() {
         let all = ["error", "warn", "info", "debug", "trace"];
         for (count, level) in all.iter().enumerate() {
             assert_eq!(enabled(level, "zorb::http"), all[..=count], "{level}");
@@ -132,7 +134,7 @@ mod tests {
             assert_eq!(enabled(text, "zorb::http::layers").len(), 5, "{text}");
             assert_eq!(enabled(text, "zorb::service"), ["error", "warn"], "{text}");
         }
-        assert!(enabled("zorb=debug", "hyper").is_empty(), "what has no level is off");
+        assert!(enabled("zorb=debug", "hyper").is_empty(), "a target without a level is off");
     }
 
     #[test]
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_on_the_list_is_refused_with_the_list() {
+    fn unknown_level_is_refused_with_the_list_of_levels() {
         for text in ["warning", "verbose", "inof", "5", "zorb=inof", "info,zorb=", "zorb=nonsense=x", "info;debug"] {
             let refused = LogFilter::parse(text).unwrap_err().to_string();
             assert!(refused.contains("error, warn, info, debug, trace, off"), "{text}: {refused}");

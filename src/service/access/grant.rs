@@ -1,9 +1,11 @@
-//! Grants to upload one xorb (spec 5.4.2, 6.2 rule 8).
+//! Grants to upload one xorb (spec 5.4.2, 6.2 rule 8): a client with a token requests a grant,
+//! sends the bytes under it, and then commits it, which publishes the xorb.
 //!
-//! A grant is two texts with the same contents. One permits sending the bytes, without a token; it
-//! is in the query of a URL, which is not logged. The other is the id, for the commit. It is in a
-//! path, which this server and every proxy log, so it must be worthless by itself. A commit needs
-//! the token of the grant's owner, too.
+//! A grant is two signed texts with the same payload and different purposes. The *upload text*
+//! permits sending the bytes, without a token. It is in the query of a URL, which is not logged.
+//! The *id* names the grant in the request that commits it. The id is in the path of that request,
+//! which this server and every proxy log. So the id must be worthless alone: the commit also needs
+//! a token of the grant's owner, which is its repository and subject.
 
 use sha2::{Digest, Sha256};
 
@@ -15,52 +17,55 @@ use crate::format::XorbHash;
 use crate::format::reader::Reader;
 use crate::runtime::fair::Tenant;
 
-/// The contents of a requested grant, and its client.
+/// A request for a grant.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantRequest<'a> {
-    /// The client's token. Its repository and subject are bound to the grant, so a refreshed token
-    /// works as well.
+    /// The claims of the token that requests the grant. The grant is bound to their repository and
+    /// subject, not to the token, so the client may commit with a newer token.
     pub claims: &'a Claims,
-    /// The xorb. It is in the path of every later request; it is signed but not carried.
+    /// The xorb to be uploaded. Its hash is signed but not contained in the texts, because the path
+    /// of each later request contains it.
     pub xorb: XorbHash,
-    /// Bytes that will be sent.
+    /// The number of bytes that will be sent.
     pub body_len: u64,
     /// CRC-64/NVME of these bytes.
     pub crc64nvme: u64,
-    /// Until when, in seconds since 1970.
+    /// When the grant expires, in seconds since 1970.
     pub expires_unix_secs: u64,
-    /// Random, and never used twice.
+    /// A random number that no other grant has.
     pub nonce: [u8; 16],
 }
 
-/// A grant as issued to its client.
+/// The two texts of a grant, as the client receives them.
 #[derive(Clone, Debug)]
 pub struct IssuedGrant {
-    /// Names the grant when it is committed.
+    /// The id, for the commit.
     pub id: SecretText,
-    /// The permission to send the bytes.
+    /// The upload text, for sending the bytes.
     pub upload: SecretText,
 }
 
-/// A grant that is valid by its text.
+/// The contents of a valid text of a grant.
 ///
-/// The text does not show whether it was used before. The commit stores [`Grant::nonce`] until
-/// [`Grant::expires_unix_secs`] and the grace period are over, and refuses it the second time.
+/// The text does not show whether the grant was used before. So the commit records [`Grant::nonce`]
+/// in the index until the grant is no longer accepted, and bytes that are sent under a recorded
+/// grant are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Bytes to be sent.
+    /// The number of bytes to be sent.
     pub body_len: u64,
     /// CRC-64/NVME of these bytes.
     pub crc64nvme: u64,
-    /// Until when, in seconds since 1970.
+    /// When the grant expires, in seconds since 1970.
     pub expires_unix_secs: u64,
-    /// Distinguishes it from every other grant.
+    /// The random number that distinguishes this grant from every other one.
     pub nonce: [u8; 16],
     owner: Owner,
     tenant: Tenant,
 }
 
-/// The owner of a grant: a digest, so that the id neither grows with the names nor reveals them.
+/// The repository and subject of a grant, as one digest. The texts of a grant contain the digest
+/// instead of the names, so that they neither grow with the names nor reveal them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner([u8; 16]);
 
@@ -71,22 +76,24 @@ impl Owner {
 }
 
 impl Claims {
-    /// The tenant of these claims: one owner of repositories and one subject. More repositories of
-    /// an owner give it no more shares.
+    /// The tenant of these claims: the owner of the repository, together with the subject. All
+    /// repositories of an owner are one tenant, so that more repositories do not give an owner a
+    /// greater share of the server.
     #[must_use]
     pub fn tenant(&self) -> Tenant {
         Tenant::new(u64::from_le_bytes(digest(["zorb tenant", self.repo.owner(), subject(self)])))
     }
 }
 
+/// The name of the subject; empty if the claims have none, because no name is empty.
 fn subject(claims: &Claims) -> &str {
     claims.subject.as_ref().map_or("", Subject::as_str)
 }
 
-/// The first bytes of a SHA-256 of these parts.
+/// The first `LEN` bytes of the SHA-256 of these parts.
 fn digest<const LEN: usize>(parts: [&str; 3]) -> [u8; LEN] {
     let mut hasher = Sha256::new();
-    // Names have no control characters: a zero byte ends each.
+    // A zero byte marks the end of each part, because names contain no control characters.
     for part in parts {
         hasher.update(part.as_bytes());
         hasher.update([0]);
@@ -96,7 +103,7 @@ fn digest<const LEN: usize>(parts: [&str; 3]) -> [u8; LEN] {
 }
 
 impl GrantRequest<'_> {
-    /// The two texts of the grant.
+    /// Makes the two texts of the grant.
     #[must_use]
     pub fn issue(&self, ring: &KeyRing) -> IssuedGrant {
         let mut payload = Vec::new();
@@ -111,24 +118,23 @@ impl GrantRequest<'_> {
     }
 }
 
-/// The grant with this id, if it is for this xorb and valid now.
-///
-/// For the commit; [`Grant::check_owner`] checks the token of the request.
+/// The contents of the grant with this id, for the commit, if the id is for this xorb and valid
+/// now. The caller must also check the token of the request with [`Grant::check_owner`].
 ///
 /// # Errors
 ///
-/// The id is not ours or not for this xorb, or expired more than [`GRACE_SECS`](super::GRACE_SECS)
-/// ago.
+/// The id was not signed with a key of the ring, is not for this xorb, or expired more than
+/// [`GRACE_SECS`](super::GRACE_SECS) ago.
 pub fn check_grant(ring: &KeyRing, id: &str, xorb: &XorbHash, now_unix_secs: u64) -> Result<Grant, Refused> {
     check(ring, Purpose::Grant, id, xorb, now_unix_secs)
 }
 
-/// The grant for sending bytes, if this text permits that for this xorb and now. There is no token:
-/// the text alone decides.
+/// The contents of the grant with this upload text, if the text is for this xorb and valid now. The
+/// request that sends the bytes has no token, so nothing else is checked.
 ///
 /// # Errors
 ///
-/// The text is not ours or not for this xorb, or expired more than
+/// The text was not signed with a key of the ring, is not for this xorb, or expired more than
 /// [`GRACE_SECS`](super::GRACE_SECS) ago.
 pub fn check_granted_upload(
     ring: &KeyRing,
@@ -139,6 +145,7 @@ pub fn check_granted_upload(
     check(ring, Purpose::GrantedUpload, upload, xorb, now_unix_secs)
 }
 
+/// See [`check_grant`] and [`check_granted_upload`].
 fn check(ring: &KeyRing, purpose: Purpose, text: &str, xorb: &XorbHash, now_unix_secs: u64) -> Result<Grant, Refused> {
     let (_, payload) = open(ring, purpose, xorb.as_bytes(), text)?;
     let grant = parse_payload(&payload).ok_or(Reason::Malformed)?;
@@ -147,22 +154,23 @@ fn check(ring: &KeyRing, purpose: Purpose, text: &str, xorb: &XorbHash, now_unix
 }
 
 impl Grant {
-    /// The tenant that its bytes count for: that of the requesting token.
+    /// The tenant that the sent bytes count for: the one whose token requested the grant.
     #[must_use]
     pub fn tenant(&self) -> Tenant {
         self.tenant
     }
 
-    /// Checks that this token belongs to the owner of the grant.
+    /// Checks that a token with these claims has the repository and subject of the grant.
     ///
     /// # Errors
     ///
-    /// Another repository, or another subject.
+    /// The claims have another repository or another subject.
     pub fn check_owner(&self, claims: &Claims) -> Result<(), Refused> {
         if self.owner == Owner::of(claims) { Ok(()) } else { Err(Reason::Owner.into()) }
     }
 }
 
+/// Parses the payload that [`GrantRequest::issue`] makes.
 fn parse_payload(payload: &[u8]) -> Option<Grant> {
     let mut reader = Reader::new(payload);
     let grant = Grant {

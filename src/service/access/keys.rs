@@ -1,6 +1,8 @@
-//! The signing keys and the revoked tokens: values, and the text of the key file.
+//! The key ring: the signing keys and the revoked tokens, and the text format of the key file that
+//! contains both.
 //!
-//! Nothing is read or written here. `cli/keys.rs` replaces the file durably, and servers reload it.
+//! This module reads and writes no file. `cli/keys.rs` replaces the key file durably, and running
+//! servers reload it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,38 +11,41 @@ use thiserror::Error;
 
 use super::{SecretText, TokenId};
 
-/// Bytes of a key's secret.
+/// Length of a key's secret in bytes.
 pub const SECRET_LEN: usize = 32;
 
-/// The prefix of a line of the key file that revokes a token.
+/// The beginning of a line of the key file that revokes a token; the id of the token follows.
 const REVOKED: &str = "revoked ";
 
-/// How long a revocation is stored after its token has expired, in seconds: 30 days. The clock of
-/// the machine that edits the file may be that far ahead.
+/// How long a revocation is stored after its token has expired: 30 days. If the clock of the
+/// machine that edits the file is ahead by less than that, no revocation of a valid token is
+/// dropped.
 const REVOCATION_MARGIN_SECS: u64 = 30 * 24 * 3600;
 
-/// The id of a key. Shown in texts that it has signed, and in logs.
+/// The id of a key. It is not secret: logs and the texts that the key has signed contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(u32);
 
-/// The accepted keys, and the signing one: the newest. They are stored with the revoked tokens, so
-/// that a change, a restore or a loss affects both.
+/// The accepted keys and the revoked tokens. The newest key signs. Keys and revocations are
+/// in one file, so that one is never copied, restored or lost without the other.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyRing {
-    /// Ascending by id.
+    /// The keys that are still accepted but do not sign any more, ascending by id.
     older: Vec<Key>,
+    /// The key that signs. Its id is greater than all others.
     current: Key,
-    /// By number.
+    /// The ids of the revoked tokens, by their number.
     revoked: BTreeMap<u64, TokenId>,
 }
 
+/// A signing key.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) id: KeyId,
     pub(super) secret: [u8; SECRET_LEN],
 }
 
-/// Why a key file cannot be used. Reveals none of its contents.
+/// Why a key file is invalid. The messages do not contain any text of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyRingError {
     /// A line is neither an id and 64 hex digits nor a revocation.
@@ -49,13 +54,13 @@ pub enum KeyRingError {
         /// Which line, from 1.
         line: usize,
     },
-    /// Ids do not ascend, so the newest key is unknown.
+    /// The ids do not ascend, so it is unknown which key is the newest.
     #[error("line {line} of the key file has an id that is not above the one before")]
     Order {
         /// Which line, from 1.
         line: usize,
     },
-    /// There is no key.
+    /// The file has no key.
     #[error("the key file has no key")]
     Empty,
 }
@@ -67,7 +72,7 @@ impl KeyId {
         Self(number)
     }
 
-    /// Its number.
+    /// The id as a number.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
@@ -87,9 +92,8 @@ impl KeyRing {
         Self { older: Vec::new(), current: Key { id: KeyId(1), secret }, revoked: BTreeMap::new() }
     }
 
-    /// The ring with a new key that signs from now on. The others are still accepted.
-    ///
-    /// `None` when the numbers are used up.
+    /// The ring with a new key that signs from now on. Texts of the other keys are still accepted.
+    /// `None` if the current key has the greatest possible id.
     #[must_use]
     pub fn rotated(&self, secret: [u8; SECRET_LEN]) -> Option<Self> {
         let id = KeyId(self.current.id.0.checked_add(1)?);
@@ -98,8 +102,8 @@ impl KeyRing {
         Some(Self { older, current: Key { id, secret }, revoked: self.revoked.clone() })
     }
 
-    /// The ring that no longer accepts the token with this id, nor tokens that a refresh token with
-    /// this id has made.
+    /// The ring with this id revoked. With this ring, checks refuse the token or refresh token with
+    /// this id, and the tokens whose `parent` it is.
     #[must_use]
     pub fn revoking(&self, id: TokenId) -> Self {
         let mut ring = self.clone();
@@ -116,20 +120,21 @@ impl KeyRing {
         ring
     }
 
-    /// Whether the token with this id was revoked.
+    /// Whether this id itself was revoked. A token is also revoked if its `parent` is, so callers
+    /// check the parent, too.
     #[must_use]
     pub fn is_revoked(&self, id: TokenId) -> bool {
         self.revoked.contains_key(&id.number())
     }
 
-    /// How many tokens are revoked.
+    /// The number of revocations in the ring.
     #[must_use]
     pub fn revoked_count(&self) -> usize {
         self.revoked.len()
     }
 
-    /// The ring with no more than this many older keys. Texts that others have signed are not
-    /// accepted any more.
+    /// The ring with its current key, and at most `older_count` older keys, the newest ones. Texts
+    /// that a dropped key has signed become invalid.
     #[must_use]
     pub fn retaining(&self, older_count: usize) -> Self {
         let dropped = self.older.len().saturating_sub(older_count);
@@ -137,23 +142,24 @@ impl KeyRing {
         Self { older, current: self.current.clone(), revoked: self.revoked.clone() }
     }
 
-    /// The key that signs.
+    /// The id of the key that signs.
     #[must_use]
     pub const fn current_id(&self) -> KeyId {
         self.current.id
     }
 
-    /// All keys that are accepted, the newest last.
+    /// The ids of all accepted keys, the newest last.
     pub fn ids(&self) -> impl Iterator<Item = KeyId> + '_ {
         self.keys().map(|key| key.id)
     }
 
-    /// Reads a key file: a number and 64 hex digits per line, numbers ascending; `revoked` and the
-    /// id of a token for each revoked one. Empty lines and `#` are skipped.
+    /// Parses the text of a key file. The line of a key is its id and 64 hex digits, and the ids
+    /// ascend. The line of a revocation is `revoked` and the id of a token. Empty lines and lines
+    /// that begin with `#` are skipped.
     ///
     /// # Errors
     ///
-    /// The text is malformed. A part of a key ring is never returned.
+    /// The text is malformed: one malformed line makes the whole file invalid.
     pub fn parse(text: &str) -> Result<Self, KeyRingError> {
         let (mut keys, mut revoked): (Vec<Key>, _) = (Vec::new(), BTreeMap::new());
         for (content, line) in text.lines().map(str::trim).zip(1..) {
@@ -175,7 +181,7 @@ impl KeyRing {
         Ok(Self { older: keys, current, revoked })
     }
 
-    /// The ring as [`KeyRing::parse`] reads it.
+    /// The text of the key file: the inverse of [`KeyRing::parse`], without comments.
     #[must_use]
     pub fn to_file_text(&self) -> SecretText {
         let line = |key: &Key| {
@@ -186,10 +192,12 @@ impl KeyRing {
         SecretText(self.keys().map(line).chain(revoked).collect())
     }
 
+    /// The key that signs.
     pub(super) const fn current(&self) -> &Key {
         &self.current
     }
 
+    /// The accepted key with this id.
     pub(super) fn find(&self, id: KeyId) -> Option<&Key> {
         self.keys().find(|key| key.id == id)
     }
@@ -199,8 +207,10 @@ impl KeyRing {
     }
 }
 
+/// Parses the line of a key; `None` if it is malformed.
 fn parse_line(line: &str) -> Option<Key> {
     let (id, digits) = line.split_once(' ')?;
+    // Checked separately, because `parse` also accepts a plus sign.
     let is_decimal = id.bytes().all(|byte| byte.is_ascii_digit());
     let id = if is_decimal { KeyId(id.parse().ok()?) } else { return None };
     let digits: Vec<u8> = digits

@@ -1,18 +1,23 @@
-//! Access control: tokens, signed data URLs, upload grants. Pure functions of a key ring and the
-//! time.
+//! Access control: access tokens, refresh tokens, signed data URLs and upload grants. Nothing is
+//! stored here: a check depends only on the text, the request, the key ring and the time.
 //!
-//! All of them are sealed texts: `key id, payload` in the clear, and an HMAC-SHA256 over purpose,
-//! context and both, in URL-safe base64. They are opaque to clients, and not secret from their
-//! holder: nothing is encrypted.
+//! A token, a refresh token and the signature of a data URL are each a *signed text*; a grant is
+//! two signed texts. A signed text consists of a key id, a payload and an HMAC-SHA256, in URL-safe
+//! base64 (`access/seal.rs`). Clients treat it as opaque. But it is not encrypted, so its holder
+//! can decode and read the payload.
 //!
-//! * The *purpose* prevents the use of a grant as a token, whatever its payload.
-//! * The *context* is signed but not carried: the xorb that the request names. A text is invalid
-//!   for another xorb.
-//! * The *key id* names the key of the ring that made it, so that keys rotate while texts are in
-//!   use.
+//! * The *key id* names the key that made the signature. So texts of older keys stay valid when a
+//!   new key begins to sign.
+//! * The *payload* is what the text grants, and until when.
+//! * The *purpose* is signed but not contained in the text. A grant is never valid as a token,
+//!   whatever its payload is, because their purposes differ.
+//! * The *context* is signed but not contained in the text. For data URLs and grants it is the hash
+//!   of the xorb, which the path of the request contains. So the text is invalid for another xorb.
+//!   Tokens have an empty context.
 //!
-//! Every refusal is one [`Refused`], whose text reveals nothing; its [`Reason`] is for logs and
-//! metrics. Signatures are compared in constant time. `Debug` of a type with a secret shows none.
+//! Every failed check returns [`Refused`]. Its message is always the same, so it reveals nothing to
+//! the client; its [`Reason`] is for logs and metrics. Signatures are compared in constant time.
+//! `Debug` of a type with a secret does not show the secret.
 
 mod data_url;
 mod grant;
@@ -35,14 +40,14 @@ pub use keys::{KeyId, KeyRing, KeyRingError, SECRET_LEN};
 pub use refresh::{RefreshToken, check_refresh_token, inspect_refresh_token};
 pub use token::{Claims, NameError, Repo, RepoScope, Scope, Subject, Token, check_token, inspect_token};
 
-/// How long texts are accepted after their expiry, in seconds.
+/// How long a text is accepted after its expiry, in seconds.
 ///
-/// Clients check the expiry when they *begin* a request, and never refresh a token because of a
-/// response (spec 5.0). Also, the clocks of two machines differ. So a text that was valid when it
-/// was sent must not be refused on receipt.
+/// A text that was valid when the client sent it must not be refused because it expired on the way,
+/// or because the two clocks differ. Clients check the expiry when they *begin* a request, and they
+/// do not refresh a token when a response refuses it (spec 5.0).
 pub const GRACE_SECS: u64 = 60;
 
-/// A token, data URL signature or grant is invalid. Its holder learns no more than that.
+/// A text is invalid, or does not permit the request. The client does not learn why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not valid")]
 pub struct Refused {
@@ -52,24 +57,25 @@ pub struct Refused {
 /// Why a text was refused: for logs and metrics, never for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// Not one of our texts.
+    /// The text does not have the format of the expected kind.
     Malformed,
-    /// Made with a key that is not in the ring.
+    /// The text names a key that is not in the ring.
     UnknownKey,
-    /// Altered, made for something else, or forged.
+    /// The signature is wrong: the text was altered or forged, or made for another purpose or
+    /// context.
     Signature,
-    /// Expired for longer than the grace period.
+    /// The text expired more than [`GRACE_SECS`] ago.
     Expired,
-    /// A token that was revoked, or whose refresh token was.
+    /// The token was revoked, or the refresh token that made it was revoked.
     Revoked,
-    /// Byte ranges that the URL was not made for.
+    /// The request asks for byte ranges that the URL does not permit.
     Ranges,
-    /// A grant of another owner.
+    /// The grant was made for another repository or subject than those of the token.
     Owner,
 }
 
 impl Refused {
-    /// The reason: for logs and metrics only.
+    /// The reason, for logs and metrics only.
     #[must_use]
     pub const fn reason(self) -> Reason {
         self.reason
@@ -77,7 +83,7 @@ impl Refused {
 }
 
 impl Reason {
-    /// Its name in metrics; does not change between versions.
+    /// The name of the reason in metrics and logs. A name does not change between versions.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -100,8 +106,8 @@ impl From<Reason> for Refused {
 
 /// A text that must not get into logs: a token, a signature, the contents of the key file.
 ///
-/// Cannot be compared: a client's text is checked by its signature, in constant time, and by
-/// nothing else.
+/// The type has no `PartialEq`, so that no code compares secrets byte by byte, which is not in
+/// constant time. A text from a client is only checked by its signature.
 #[derive(Clone)]
 pub struct SecretText(String);
 
@@ -119,12 +125,12 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// Refuses a revoked token.
+/// Refuses a token or refresh token whose id was revoked.
 fn check_revocation(ring: &KeyRing, id: TokenId) -> Result<(), Refused> {
     if ring.is_revoked(id) { Err(Reason::Revoked.into()) } else { Ok(()) }
 }
 
-/// Refuses texts that expired more than [`GRACE_SECS`] ago.
+/// Refuses a text that expired more than [`GRACE_SECS`] ago.
 fn check_expiry(expires_unix_secs: u64, now_unix_secs: u64) -> Result<(), Refused> {
     if now_unix_secs > expires_unix_secs.saturating_add(GRACE_SECS) { Err(Reason::Expired.into()) } else { Ok(()) }
 }

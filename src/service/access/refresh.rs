@@ -1,8 +1,9 @@
-//! Refresh tokens: they make tokens of one repository and scope, and permit nothing else.
+//! Refresh tokens: with a refresh token, a client obtains access tokens of one repository, scope
+//! and subject. A refresh token permits nothing else.
 //!
-//! A client that runs for longer than its token is valid requests another one. The refresh token
-//! for that is valid for longer, and so must be worth less. It is refused wherever a token is
-//! required, and is sent to one route only.
+//! A client that runs for longer than its access token is valid uses a refresh token to request the
+//! next access token. A refresh token is valid for longer than an access token, so it must permit
+//! less. It is refused wherever an access token is required, and is accepted by one route only.
 
 use super::keys::{KeyId, KeyRing};
 use super::seal::{Purpose, open, seal};
@@ -10,29 +11,33 @@ use super::token::parse_claims;
 use super::{Claims, Reason, Refused, SecretText, Token, TokenId, check_expiry, check_revocation};
 use crate::format::reader::Reader;
 
-/// The prefix of every refresh token. It is longer than that of a token, so that people see what
-/// they hold.
+/// The prefix of every refresh token. It is longer than the prefix of an access token, `zorb_`, so
+/// that people see which kind they have. Code distinguishes the two by their purpose.
 const PREFIX: &str = "zorb_refresh_";
 
-/// A refresh token, read.
+/// A parsed refresh token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefreshToken {
-    /// Its id. Revoking it revokes every token that it has made.
+    /// The id of the refresh token. Revoking this id also revokes every token that the refresh
+    /// token has made.
     pub id: TokenId,
-    /// The contents of its tokens except for their times, and its own times.
+    /// Scope, repository and subject of the tokens that it makes. The two times are those of the
+    /// refresh token itself.
     pub claims: Claims,
-    /// How long each of its tokens is valid, in seconds; none is valid for longer than itself.
+    /// How long each token that it makes is valid, in seconds. But no token is valid for longer
+    /// than the refresh token.
     pub token_secs: u64,
 }
 
 impl RefreshToken {
-    /// A refresh token. The number must come from the system's random source.
+    /// A refresh token with these claims. The number must come from the random source of the
+    /// operating system.
     #[must_use]
     pub const fn new(claims: Claims, token_secs: u64, number: u64) -> Self {
         Self { id: TokenId::new(number, claims.expires_unix_secs), claims, token_secs }
     }
 
-    /// Its text.
+    /// The signed text of the refresh token.
     #[must_use]
     pub fn issue(&self, ring: &KeyRing) -> SecretText {
         let mut payload = self.claims.to_payload();
@@ -42,8 +47,8 @@ impl RefreshToken {
         SecretText(format!("{PREFIX}{}", sealed.expose()))
     }
 
-    /// A token of its repository, scope and subject. The number must come from the system's random
-    /// source.
+    /// A new access token with the repository, scope and subject of this refresh token. The number
+    /// must come from the random source of the operating system.
     #[must_use]
     pub fn make(&self, now_unix_secs: u64, number: u64) -> Token {
         let expires_unix_secs = now_unix_secs.saturating_add(self.token_secs).min(self.claims.expires_unix_secs);
@@ -56,8 +61,8 @@ impl RefreshToken {
 ///
 /// # Errors
 ///
-/// It is not ours, is not a refresh token, expired more than [`GRACE_SECS`](super::GRACE_SECS) ago,
-/// or was revoked.
+/// The text was not signed with a key of the ring, it is not a refresh token, it expired more than
+/// [`GRACE_SECS`](super::GRACE_SECS) ago, or it was revoked.
 pub fn check_refresh_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<RefreshToken, Refused> {
     let (_, token) = inspect_refresh_token(ring, token)?;
     check_expiry(token.claims.expires_unix_secs, now_unix_secs)?;
@@ -65,11 +70,12 @@ pub fn check_refresh_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> R
     Ok(token)
 }
 
-/// The contents of a refresh token and its signing key, even if it has expired or was revoked.
+/// The contents of a refresh token and the id of its signing key, even if the refresh token has
+/// expired or was revoked. Not for access control.
 ///
 /// # Errors
 ///
-/// It is not ours, or is not a refresh token.
+/// The text was not signed with a key of the ring, or it is not a refresh token.
 pub fn inspect_refresh_token(ring: &KeyRing, token: &str) -> Result<(KeyId, RefreshToken), Refused> {
     let text = token.strip_prefix(PREFIX).ok_or(Reason::Malformed)?;
     let (key_id, payload) = open(ring, Purpose::RefreshToken, &[], text)?;

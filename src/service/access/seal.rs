@@ -1,9 +1,15 @@
-//! Signed texts.
+//! The format of all signed texts: makes them and checks their signatures.
 //!
 //! ```text
-//! base64url( version = 1 │ key id, 4 bytes LE │ payload │ HMAC-SHA256, 32 bytes )
-//! HMAC over: purpose │ 0 │ length of context, 8 bytes LE │ context │ version │ key id │ payload
+//! text   := base64url without padding( signed │ HMAC-SHA256, 32 bytes )
+//! signed := version = 1 │ key id, u32 LE │ payload
+//!
+//! HMAC over: label of the purpose │ 0 │ length of the context, u64 LE │ context │ signed
 //! ```
+//!
+//! Purpose, context and payload are explained in [`access`](super). The MAC is the *signature* of
+//! the text. This module knows neither what the payload contains nor when a text expires: the
+//! callers parse the payload and check the expiry.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -14,31 +20,34 @@ use super::keys::{Key, KeyId, KeyRing};
 use super::{Reason, Refused, SecretText};
 use crate::format::reader::Reader;
 
-/// The only version.
+/// The first byte of a decoded text: the version of this format. There is only one.
 const VERSION: u8 = 1;
 
-/// Bytes of a signature.
+/// Length of a signature in bytes.
 const MAC_LEN: u64 = 32;
 
-/// Characters of a text, at most. The longest of our texts is a data URL of
-/// [`MAX_URL_RANGE_COUNT`](super::MAX_URL_RANGE_COUNT) ranges, below 6000; longer ones are not even
-/// decoded.
+/// Maximum length of a text in characters. Longer texts are refused without decoding them. The
+/// longest valid text is the signature of a data URL with
+/// [`MAX_URL_RANGE_COUNT`](super::MAX_URL_RANGE_COUNT) ranges, which has less than 6000 characters.
 const MAX_TEXT_LEN: usize = 8192;
 
-/// The purpose of a text. A text for one purpose is not valid for another.
+/// What a text is for. The purpose is signed, so a text is invalid for every other purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
+    /// An access token.
     Token,
-    /// Makes tokens, and permits nothing else.
+    /// A refresh token: obtains tokens, and permits nothing else.
     RefreshToken,
+    /// The signature in a data URL.
     DataUrl,
-    /// The id of a grant: for its commit, which takes a token as well.
+    /// The id of a grant. The request that commits the grant needs it, and a token.
     Grant,
-    /// Permits any holder to send the bytes of a grant.
+    /// The upload text of a grant: permits any holder to send the bytes, without a token.
     GrantedUpload,
 }
 
 impl Purpose {
+    /// The first bytes under the MAC. Labels must not contain a zero byte: see [`mac`].
     const fn label(self) -> &'static [u8] {
         match self {
             Self::Token => b"zorb token",
@@ -50,7 +59,7 @@ impl Purpose {
     }
 }
 
-/// Signs a payload with the current key.
+/// The text with this payload, signed with the current key.
 pub(super) fn seal(ring: &KeyRing, purpose: Purpose, context: &[u8], payload: &[u8]) -> SecretText {
     let key = ring.current();
     let mut bytes = vec![VERSION];
@@ -61,7 +70,8 @@ pub(super) fn seal(ring: &KeyRing, purpose: Purpose, context: &[u8], payload: &[
     SecretText(BASE64_URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// Checks a signature; returns the key and the payload.
+/// Checks the format and the signature of a text. Returns the id of the key that signed it, and its
+/// payload.
 pub(super) fn open(ring: &KeyRing, purpose: Purpose, context: &[u8], text: &str) -> Result<(KeyId, Vec<u8>), Refused> {
     if text.len() > MAX_TEXT_LEN {
         return Err(Reason::Malformed.into());
@@ -69,19 +79,22 @@ pub(super) fn open(ring: &KeyRing, purpose: Purpose, context: &[u8], text: &str)
     let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| Reason::Malformed)?;
     let parts = split(&bytes).ok_or(Reason::Malformed)?;
     let key = ring.find(parts.key_id).ok_or(Reason::UnknownKey)?;
-    // In constant time.
+    // `verify_slice` compares in constant time, so that the duration does not reveal how much of a
+    // forged MAC is right.
     mac(key, purpose, context, parts.signed).verify_slice(parts.mac).map_err(|_| Reason::Signature)?;
     Ok((key.id, parts.payload.to_vec()))
 }
 
+/// The parts of a decoded text.
 struct Parts<'a> {
     key_id: KeyId,
     payload: &'a [u8],
-    /// All but the signature.
+    /// All bytes before the MAC: version, key id and payload.
     signed: &'a [u8],
     mac: &'a [u8],
 }
 
+/// Splits a decoded text; `None` if it is too short or has another version.
 fn split(bytes: &[u8]) -> Option<Parts<'_>> {
     let mut reader = Reader::new(bytes);
     let signed = reader.take(reader.left().checked_sub(MAC_LEN)?).ok()?;
@@ -94,8 +107,9 @@ fn split(bytes: &[u8]) -> Option<Parts<'_>> {
     Some(Parts { key_id, payload: reader.take(reader.left()).ok()?, signed, mac })
 }
 
-/// The signed bytes are unambiguous: labels have no zero byte, and the context has its length in
-/// front.
+/// The MAC of a text with these `signed` bytes, before it is finalized or verified. No two texts of
+/// different purpose or context have the same bytes under the MAC. The zero byte marks the end of
+/// the label, and the length before the context marks the end of the context.
 fn mac(key: &Key, purpose: Purpose, context: &[u8], signed: &[u8]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(&key.secret).expect("HMAC takes keys of any length");
     mac.update(purpose.label());

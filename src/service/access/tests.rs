@@ -15,7 +15,7 @@ use crate::runtime::incarnation::Incarnation;
 const NOW: u64 = 1_800_000_000;
 const LATER: u64 = NOW + 900;
 
-/// A text that would show up if a secret were printed.
+/// Recognizable text, which tests search for in output that must not contain the secret.
 const SECRET: [u8; 32] = *b"this-is-the-secret-of-key-one!!!";
 
 fn ring() -> KeyRing {
@@ -54,7 +54,7 @@ fn refused<T>(outcome: Result<T, Refused>) -> Reason {
     outcome.err().unwrap().reason()
 }
 
-/// Every text that differs from this one in one place: another character, one less, one more.
+/// Every text that differs from this one in one place: one character replaced, added or removed.
 fn altered(text: &str) -> Vec<String> {
     let mut all = Vec::new();
     for (index, character) in text.char_indices() {
@@ -266,8 +266,8 @@ fn context_and_payload_cannot_be_shifted_into_each_other() {
     }
 }
 
-/// A known result, made apart from this code, so that a change of the format is noticed: it would
-/// invalidate all existing tokens.
+/// A known result that was computed independently. A change of the format would invalidate all
+/// existing tokens.
 #[test]
 fn the_format_of_a_sealed_text_does_not_change() {
     let text = seal(&KeyRing::new([0; 32]), Purpose::Token, b"", b"payload");
@@ -278,7 +278,7 @@ const KNOWN_TEXT: &str = "AQEAAABwYXlsb2Fk57cESgf5TmQY6bVeTVTcCrChFrT4hT-Pk5s-CW
 
 const TENANT: Tenant = Tenant::new(7);
 
-/// As the previous version wrote it: no tenant. Such URLs are in use when a server is replaced.
+/// URLs of the previous version have no tenant. Such URLs are in use when a server is upgraded.
 #[test]
 fn a_data_url_of_an_older_server_is_good_and_nobodys() {
     for count in [1, 2, 256] {

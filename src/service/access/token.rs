@@ -1,5 +1,5 @@
-//! Access tokens: signed texts with a repository, a scope, a subject and an expiry. The server
-//! stores none of them; revocations are in [`keys`](super::keys).
+//! Access tokens, called *tokens* for short: signed texts with a repository, a scope, a subject and
+//! an expiry. The server does not store tokens. It stores revocations, in [`keys`](super::keys).
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,52 +12,52 @@ use super::seal::{Purpose, open, seal};
 use super::{Reason, Refused, SecretText, TokenId, check_expiry, check_revocation};
 use crate::format::reader::Reader;
 
-/// The prefix of every token, so that scanners for leaked secrets find it.
+/// The prefix of every token, by which scanners for leaked secrets recognize a token.
 const PREFIX: &str = "zorb_";
 
-/// The permissions of a token. Each includes those before it.
+/// The permissions of a token. Each scope includes the scopes before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// Reading files.
+    /// Read files.
     Read,
-    /// Uploading xorbs and shards, too.
+    /// Read files, and upload xorbs and shards.
     Write,
-    /// Running the server, too.
+    /// All of these, and administrate the server.
     Admin,
 }
 
-/// The contents of a token.
+/// The claims of a token: which repositories its holder may use, in what way, and until when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// Its permissions.
+    /// The permissions.
     pub scope: Scope,
-    /// Its repositories.
+    /// The repositories that the permissions are for.
     pub repo: RepoScope,
-    /// Its holder, if named.
+    /// The name of the holder; `None` if the token was made without one.
     pub subject: Option<Subject>,
-    /// When it was made, in seconds since 1970.
+    /// When the token was made, in seconds since 1970.
     pub issued_unix_secs: u64,
-    /// Until when it is valid, in seconds since 1970.
+    /// When the token expires, in seconds since 1970.
     pub expires_unix_secs: u64,
 }
 
-/// A token, read: its contents and its id.
+/// A parsed token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Its id.
+    /// The id of the token.
     pub id: TokenId,
-    /// The refresh token that it was made by.
+    /// The id of the refresh token that made this token; `None` if none did.
     pub parent: Option<TokenId>,
-    /// Its contents.
+    /// The claims of the token.
     pub claims: Claims,
 }
 
 /// The repositories of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RepoScope {
-    /// All, now and later. Written `*`.
+    /// All repositories, including future ones. Written `*`.
     All,
-    /// This one.
+    /// This repository.
     One(Repo),
 }
 
@@ -67,20 +67,21 @@ pub enum NameError {
     /// The text is empty or too long.
     #[error("a name has 1 to {MAX_NAME_LEN} bytes, this has {len}")]
     Len {
-        /// Bytes that it has.
+        /// Length of the text in bytes.
         len: usize,
     },
     /// The text has a space or a control character.
     #[error("a name has neither spaces nor control characters")]
     Character,
-    /// The text has another meaning.
+    /// The text is `*`, which stands for all repositories.
     #[error("`*` stands for all repositories and is not a name")]
     Reserved,
 }
 
-/// Bytes of a name, at most: its length is one byte in a token.
+/// Maximum length of a name in bytes, because a token stores the length in one byte.
 const MAX_NAME_LEN: usize = 255;
 
+/// Defines a type for a checked name.
 macro_rules! name_type {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -113,11 +114,11 @@ macro_rules! name_type {
 
 name_type! {
     /// The name of a repository: any text of 1 to 255 bytes without spaces and control characters,
-    /// but for `*`.
+    /// except `*`.
     Repo
 }
 name_type! {
-    /// The name of a token's holder, by the same rules.
+    /// The name of a token's holder, with the same rules as for [`Repo`].
     Subject
 }
 
@@ -161,7 +162,7 @@ impl fmt::Display for Scope {
 }
 
 impl RepoScope {
-    /// Whether it includes this repository.
+    /// Whether this repository is among the repositories.
     #[must_use]
     pub fn covers(&self, repo: &Repo) -> bool {
         match self {
@@ -170,8 +171,11 @@ impl RepoScope {
         }
     }
 
-    /// Its owner: the part of the name before the last slash, or all of a name without one. `*` is
-    /// the owner of uploads with tokens for all repositories, and of nothing else.
+    /// The owner: the part of the repository's name before the last slash, or the whole name if it
+    /// has no slash.
+    ///
+    /// The owner of [`All`](Self::All) is `*`. No repository has this owner, so that uploads with a
+    /// token for all repositories are not those of a repository: the owner of `*/name` is `*/name`.
     #[must_use]
     pub fn owner(&self) -> &str {
         let Self::One(repo) = self else { return "*" };
@@ -179,7 +183,8 @@ impl RepoScope {
         owner.unwrap_or(repo.as_str())
     }
 
-    /// Its form in a token: no name is empty, so the empty text stands for all.
+    /// The form in the payload of a token. The empty text stands for all repositories, because no
+    /// name is empty.
     pub(super) fn as_signed(&self) -> &str {
         match self {
             Self::All => "",
@@ -206,7 +211,8 @@ impl FromStr for RepoScope {
 }
 
 impl Claims {
-    /// Everything, everywhere, for ever: for any client of a server without authentication.
+    /// All permissions for all repositories, without expiry. A server without authentication gives
+    /// these claims to every client.
     pub const UNRESTRICTED: Self = Self {
         scope: Scope::Admin,
         repo: RepoScope::All,
@@ -215,13 +221,13 @@ impl Claims {
         expires_unix_secs: u64::MAX,
     };
 
-    /// Whether operations that need that scope are allowed.
+    /// Whether the claims allow operations that need this scope.
     #[must_use]
     pub fn allow(&self, needed: Scope) -> bool {
         self.scope >= needed
     }
 
-    /// The beginning of every text with these claims.
+    /// The claims in binary form: the first part of the payload of a token or refresh token.
     pub(super) fn to_payload(&self) -> Vec<u8> {
         let mut payload = vec![self.scope.as_byte()];
         payload.extend_from_slice(&self.issued_unix_secs.to_le_bytes());
@@ -233,13 +239,14 @@ impl Claims {
 }
 
 impl Token {
-    /// A token with these claims. The number must come from the system's random source.
+    /// A token with these claims. The number must come from the random source of the operating
+    /// system.
     #[must_use]
     pub const fn new(claims: Claims, number: u64) -> Self {
         Self { id: TokenId::new(number, claims.expires_unix_secs), parent: None, claims }
     }
 
-    /// Its text.
+    /// The signed text of the token.
     #[must_use]
     pub fn issue(&self, ring: &KeyRing) -> SecretText {
         let mut payload = self.claims.to_payload();
@@ -253,7 +260,8 @@ impl Token {
     }
 }
 
-/// A length in one byte, and the text. Names are never longer than 255 bytes.
+/// Appends the length of the text in one byte, and the text. All texts here are names, which have
+/// at most 255 bytes.
 fn push_text(out: &mut Vec<u8>, text: &str) {
     out.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
     out.extend(text.bytes().take(MAX_NAME_LEN));
@@ -263,8 +271,9 @@ fn push_text(out: &mut Vec<u8>, text: &str) {
 ///
 /// # Errors
 ///
-/// It is not ours, expired more than [`GRACE_SECS`](super::GRACE_SECS) ago, or was revoked, or its
-/// refresh token was.
+/// The text is not a token that a key of the ring has signed, or it expired more than
+/// [`GRACE_SECS`](super::GRACE_SECS) ago. Or the token was revoked, or the refresh token that made
+/// it was revoked.
 pub fn check_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<Token, Refused> {
     let (_, token) = inspect_token(ring, token)?;
     check_expiry(token.claims.expires_unix_secs, now_unix_secs)?;
@@ -273,12 +282,12 @@ pub fn check_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<To
     Ok(token)
 }
 
-/// The contents of a token and its signing key, even if it has expired or was revoked. Not for
-/// access control.
+/// The contents of a token and the id of its signing key, even if the token has expired or was
+/// revoked. Not for access control.
 ///
 /// # Errors
 ///
-/// It is not ours.
+/// The text is not a token that a key of the ring has signed.
 pub fn inspect_token(ring: &KeyRing, token: &str) -> Result<(KeyId, Token), Refused> {
     let text = token.strip_prefix(PREFIX).ok_or(Reason::Malformed)?;
     let (key_id, payload) = open(ring, Purpose::Token, &[], text)?;
@@ -290,7 +299,8 @@ fn parse_token(payload: &[u8]) -> Option<Token> {
     let mut reader = Reader::new(payload);
     let claims = parse_claims(&mut reader)?;
     if reader.is_at_end() {
-        // Older versions wrote no number: it follows from the rest.
+        // Older versions of zorb wrote no number. The number for the id is derived from the
+        // payload, so that such a token can be revoked, too.
         let digest: [u8; 32] = Sha256::digest(payload).into();
         let (number, _) = digest.split_first_chunk()?;
         return Some(Token::new(claims, u64::from_le_bytes(*number)));
@@ -303,6 +313,7 @@ fn parse_token(payload: &[u8]) -> Option<Token> {
     Some(token)
 }
 
+/// Inverse of [`Claims::to_payload`].
 pub(super) fn parse_claims(reader: &mut Reader<'_>) -> Option<Claims> {
     let scope = Scope::from_byte(reader.u8().ok()?)?;
     let issued_unix_secs = reader.u64().ok()?;
@@ -318,6 +329,7 @@ pub(super) fn parse_claims(reader: &mut Reader<'_>) -> Option<Claims> {
     Some(Claims { scope, repo, subject, issued_unix_secs, expires_unix_secs })
 }
 
+/// Inverse of [`push_text`].
 fn take_text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
     let len = reader.u8().ok()?;
     std::str::from_utf8(reader.take(len.into()).ok()?).ok()

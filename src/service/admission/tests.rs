@@ -15,7 +15,7 @@ fn admission(count: usize, len: u64) -> Arc<Admission> {
     Admission::new(Limits { count, len })
 }
 
-/// As many as are let in, up to so many, and why the next one is not.
+/// Admits up to `count` transfers; returns them, and the refusal of the next one.
 fn fill(admission: &Arc<Admission>, tenant: Tenant, count: usize) -> (Vec<Admitted>, Option<Refusal>) {
     let mut admitted = Vec::new();
     while admitted.len() < count {
@@ -36,7 +36,7 @@ async fn single_tenant_gets_seven_eighths_and_the_next_the_rest() {
     assert_eq!((other.len(), refusal), (2, Some(Refusal::Full)));
 }
 
-/// Then it is full, not above its share.
+/// The next transfer is then refused as `Full`, not as `AboveShare`.
 #[tokio::test(start_paused = true)]
 async fn below_eight_slots_one_tenant_may_have_all_of_them() {
     let admission = admission(7, u64::MAX);
@@ -54,7 +54,7 @@ async fn freed_slots_go_to_the_refused_tenant_until_shares_match() {
         assert_eq!(admission.admit(FLOOD, 1).unwrap_err(), Refusal::AboveShare);
         assert_eq!(flood.len(), had);
         drop(flood.pop());
-        // There is capacity left, and it is not for tenants above their share.
+        // There is capacity left, but not for tenants above their share.
         assert_eq!(admission.admit(FLOOD, 1).unwrap_err(), Refusal::AboveShare);
         other.push(admission.admit(OTHER, 1).unwrap());
     }
@@ -143,7 +143,7 @@ async fn the_slowest_above_its_share_makes_room_at_once() {
 async fn nothing_is_cut_that_ends_soon_or_waits_for_the_server() {
     let admission = admission(2, u64::MAX);
     let (flood, _) = fill(&admission, FLOOD, 2);
-    // One ends in ten seconds at its rate, of the other one the client's part is over.
+    // One will end in ten seconds at its rate, and the client's part of the other one is over.
     flood[0].transfer().begin();
     flood[1].transfer().begin();
     advance(Duration::from_secs(10)).await;

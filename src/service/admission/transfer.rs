@@ -1,4 +1,5 @@
-//! One admitted transfer: its progress, and whether it must end in favour of another tenant.
+//! One admitted transfer: its progress, and the signal that it must end in favour of another
+//! tenant.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,47 +8,55 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// Age from which the rate of a transfer is meaningful.
+/// A transfer is not cut before the server has waited this long for its client: an earlier rate
+/// says little.
 const MIN_AGE: Duration = Duration::from_secs(5);
 
-/// A transfer that ends within so many seconds at its rate is not cut.
+/// A transfer that will end within this number of seconds at its rate is not cut.
 const SOON_SECS: u64 = 10;
 
-/// The progress of one transfer, shared by its mover and by the admission table.
+/// The progress of one transfer, shared by the code that moves its bytes and by the admission
+/// table.
 #[derive(Debug, Default)]
 pub struct Transfer {
-    /// When the client's part began; `None` while the server has work to do.
+    /// Since when the progress depends on the client; `None` while the server has work to do. Only
+    /// a transfer that has begun can be cut.
     begun: Mutex<Option<Instant>>,
+    /// Bytes that the client has sent or received.
     moved_len: AtomicU64,
+    /// Cancelled when the transfer must end.
     cut: CancellationToken,
 }
 
 impl Transfer {
-    /// The client's part begins.
+    /// Says that the client can send or receive bytes from now on. From now on the transfer may be
+    /// cut if it is slow.
     pub fn begin(&self) {
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// The client's part is over: the transfer is not cut any more.
+    /// Says that the client has done its part. From now on the transfer is not cut.
     pub fn end(&self) {
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The client has sent or received so many bytes more.
+    /// Counts bytes that the client has sent or received.
     pub fn moved(&self, len: u64) {
         self.moved_len.fetch_add(len, Ordering::Relaxed);
     }
 
-    /// Ready when the transfer must end because other tenants wait and it is the slowest.
+    /// Completes when the transfer must end, because its slot was given to another tenant.
     pub fn cut_off(&self) -> WaitForCancellationFutureOwned {
         self.cut.clone().cancelled_owned()
     }
 
+    /// Makes [`cut_off`](Self::cut_off) complete.
     pub(super) fn cut(&self) {
         self.cut.cancel();
     }
 
-    /// Bytes per second since the beginning, where a transfer of `len` bytes in all may be cut.
+    /// The rate in bytes per second since [`begin`](Self::begin), if this transfer of `len` bytes
+    /// may be cut. `None` if it has not begun, is too young, or will end soon.
     pub(super) fn rate_if_slow(&self, len: u64, now: Instant) -> Option<u64> {
         let begun = (*self.begun.lock().unwrap_or_else(PoisonError::into_inner))?;
         let (age, moved_len) = (now.duration_since(begun), self.moved_len.load(Ordering::Relaxed));

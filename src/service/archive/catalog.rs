@@ -1,4 +1,5 @@
-//! The contents of an archive, as far as the next run needs them.
+//! What an archive contains: the hashes of its xorbs, and the hashes and digests of its files. The
+//! next run needs these to append only new records. [`archive`](super) explains catalogs.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -7,13 +8,15 @@ use super::error::ArchiveError;
 use super::record::{CatalogHead, Records, frame};
 use crate::format::{FileHash, XorbHash};
 
-/// Bytes of a digest: enough that no two records of a file share one by accident.
+/// Length of a digest in bytes: enough that two records of a file do not have the same digest by
+/// accident.
 const DIGEST_LEN: usize = 16;
 
-/// Bytes of a file's entry in a catalog.
+/// Length of a file's entry in a catalog: its hash and the digest of its record.
 const FILE_ENTRY_LEN: u64 = 32 + DIGEST_LEN as u64;
 
-/// Identifies a record as written. (Write access to the archive allows a false catalog.)
+/// A digest of a record, by which a run detects that a file or the keys have changed. It does not
+/// protect against a manipulated archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordDigest([u8; DIGEST_LEN]);
 
@@ -26,17 +29,19 @@ impl RecordDigest {
     }
 }
 
-/// The contents of an archive: 32 bytes per xorb and 48 per file in memory, and the overhead of a
-/// hash table.
+/// What an archive contains. Takes 32 bytes per xorb and 48 bytes per file in memory, and the
+/// overhead of a hash table.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) xorbs: HashSet<XorbHash>,
-    /// The last record of each file.
+    /// The digest of the last record of each file.
     pub(super) files: HashMap<FileHash, RecordDigest>,
+    /// The digest of the last keys.
     pub(super) keys: Option<RecordDigest>,
 }
 
 impl Known {
+    /// Adds entries that are later in the archive than all others.
     pub(super) fn add(&mut self, entries: &Entries) {
         self.xorbs.extend(&entries.xorbs);
         self.files.extend(entries.files.iter().copied());
@@ -44,7 +49,7 @@ impl Known {
     }
 }
 
-/// Entries added to an archive, in order.
+/// The entries of a catalog: what was added to the archive, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entries {
     pub(super) xorbs: Vec<XorbHash>,
@@ -57,13 +62,14 @@ impl Entries {
         self.xorbs.is_empty() && self.files.is_empty() && self.keys.is_none()
     }
 
+    /// Appends later entries.
     pub(super) fn append(&mut self, mut other: Self) {
         self.xorbs.append(&mut other.xorbs);
         self.files.append(&mut other.files);
         self.keys = other.keys.or(self.keys);
     }
 
-    /// The contents of a catalog.
+    /// The content of the catalog's blob.
     pub(super) fn encode(&self) -> Vec<u8> {
         let keys = self.keys.map(|RecordDigest(digest)| format!("{:032x}", u128::from_be_bytes(digest)));
         let (xorbs, files) = (self.xorbs.len() as u64, self.files.len() as u64);
@@ -78,7 +84,7 @@ impl Entries {
         catalog
     }
 
-    /// Reads a catalog.
+    /// Inverse of [`encode`](Self::encode). `blob` is the name of the catalog's blob, for errors.
     pub(super) fn decode(blob: &str, source: impl Read) -> Result<Self, ArchiveError> {
         let mut records = Records::new(blob, source);
         let mut entries = Self::default();

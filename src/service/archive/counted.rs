@@ -1,4 +1,5 @@
-//! A storage that counts the bytes read: a second run must read little, so that is measured.
+//! A storage that counts the bytes that are read from it, for the progress of a restore and the
+//! summary of a backup.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rca::{Lock, Storage};
 
-/// A storage and the number of bytes read from it.
+/// A storage, and the number of bytes that were read from it.
 #[derive(Debug)]
 pub(super) struct Counted<S> {
     inner: S,
@@ -18,7 +19,7 @@ impl<S> Counted<S> {
         Self { inner, read_len: Arc::default() }
     }
 
-    /// Bytes read so far; shared with this storage.
+    /// The counter. It stays valid when the storage is moved into a reader or writer.
     pub(super) fn read_len(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.read_len)
     }

@@ -1,4 +1,5 @@
-//! A blob store that discards everything, to verify an archive without restoring it.
+//! A blob store that discards everything. A restore into it verifies an archive without storing
+//! anything.
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
@@ -6,7 +7,7 @@ use futures_util::future::{BoxFuture, ready};
 use crate::blob::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 
-/// Accepts every blob and stores none.
+/// A blob store that accepts every blob and stores none. The same type implements its drafts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoBlobs;
 

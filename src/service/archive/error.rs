@@ -1,4 +1,4 @@
-//! Errors of backups and restores that callers branch on.
+//! Errors of backups and restores.
 
 use thiserror::Error;
 
@@ -6,39 +6,39 @@ use crate::format::{FileHash, XorbHash};
 use crate::rca::Error as RcaError;
 use crate::service::StoreError;
 
-/// Why an archive cannot be used. It was not changed.
+/// Why an archive cannot be used.
 #[derive(Debug, Error)]
 pub enum ArchiveError {
-    /// It is a file of another kind.
+    /// The file is not a backup of zorb.
     #[error("not a zorb backup: {reason}")]
     NotABackup {
-        /// The evidence.
+        /// What shows it.
         reason: &'static str,
     },
-    /// Its version is unknown to this program.
+    /// The backup has a version that this program does not support.
     #[error("it is a backup of another format version ({found}); use a newer zorb")]
     OtherVersion {
-        /// The name of its first blob.
+        /// The name of the first blob, which contains the version.
         found: String,
     },
-    /// Another process is writing to it.
+    /// Another process is writing to the archive.
     #[error("another process is writing to it, perhaps another backup; retry when it is done")]
     Locked,
-    /// It is in a dialect of the archive format that zorb does not write.
+    /// The archive is in the dialect of the RCA format that zorb does not write.
     #[error("it is in the dialect of the format's README, which zorb backups never are")]
     Dialect,
-    /// Its bytes are not what was written.
+    /// The archive is not valid RCA, or one of its hashes is wrong.
     #[error("damaged")]
     Damaged(#[source] RcaError),
-    /// Its bytes are intact, but malformed.
+    /// A blob of the archive is not a sequence of valid records.
     #[error("its blob {blob} is malformed: {reason}")]
     Malformed {
-        /// Name of the blob.
+        /// The name of the blob.
         blob: String,
-        /// The fault.
+        /// What is malformed.
         reason: String,
     },
-    /// It cannot be read or written.
+    /// The archive cannot be read or written.
     #[error("it cannot be read or written")]
     Io(#[source] RcaError),
 }
@@ -54,8 +54,8 @@ impl From<RcaError> for ArchiveError {
     }
 }
 
-/// Why a backup ended early. Data committed to the archive stays, and the next run continues after
-/// it.
+/// Why a backup ended early. The blobs that were already appended stay in the archive, and the next
+/// run appends the rest.
 #[derive(Debug, Error)]
 pub enum BackupError {
     /// The archive cannot be appended to.
@@ -66,29 +66,31 @@ pub enum BackupError {
     Store(#[from] StoreError),
 }
 
-/// Why a restore failed. The target is to be discarded.
+/// Why a restore failed, or a repair from an archive. After a failed restore, the caller must
+/// discard the new store.
 #[derive(Debug, Error)]
 pub enum RestoreError {
-    /// The archive is damaged.
+    /// The archive is damaged, malformed or cannot be read.
     #[error("the archive is damaged; {xorb_count} xorbs and {file_count} files before the damage are valid")]
     Archive {
-        /// Xorbs that were read and proven before.
+        /// Xorbs before the damage that were read and proven.
         xorb_count: u64,
-        /// Files that were read and proven before.
+        /// Files before the damage that were read and proven.
         file_count: u64,
-        /// The damage.
+        /// Why reading ended.
         #[source]
         source: ArchiveError,
     },
-    /// The chunks under the name of a xorb are those of another one.
+    /// The chunks in the record of a xorb do not have the hash of the xorb.
     #[error("the chunks of xorb {named} in the archive are those of {actual}")]
     OtherXorb {
-        /// The name that they have.
+        /// The hash in the head of the record.
         named: XorbHash,
-        /// The xorb that they are.
+        /// The hash of the chunks.
         actual: XorbHash,
     },
-    /// A file's terms are not chunks of the xorbs before it.
+    /// A term of a file is not a range of chunks of a xorb that precedes the file in the archive,
+    /// or its length is wrong.
     #[error("term {term} of file {file} is not chunks of a xorb that the archive has")]
     Term {
         /// Which file.
@@ -96,21 +98,21 @@ pub enum RestoreError {
         /// Which of its terms, from 0.
         term: usize,
     },
-    /// A file's terms hash to another file.
+    /// The terms in the record of a file do not have the hash or the length of the file.
     #[error("the contents of file {named} in the archive are those of {actual}")]
     OtherFile {
-        /// The name that they have.
+        /// The hash in the head of the record.
         named: FileHash,
-        /// The file that they are.
+        /// The hash of the terms.
         actual: FileHash,
     },
-    /// The new store failed.
+    /// The store that is restored or repaired failed.
     #[error("the restored store cannot be written")]
     Store(#[from] StoreError),
 }
 
 impl RestoreError {
-    /// Whether the archive is at fault, and not the new store.
+    /// Whether the archive is the cause, and not the store.
     pub(super) fn blames_archive(&self) -> bool {
         !matches!(self, Self::Store(_))
     }

@@ -1,8 +1,10 @@
-//! Healing a store from an archive: restores damaged and lost xorbs. Files and registrations are
-//! not restored.
+//! Repairs a store from an archive: restores xorbs whose blob is damaged or whose row is lost.
+//! Files and registrations are not restored.
 //!
-//! A damaged xorb gets a blob with a new name, as in an upload (`service/heal.rs`). A crash leaves
-//! it damaged, or a lost one staged, and what was healed before stays.
+//! After `Ok` the returned xorbs are live and sound. A damaged xorb gets a new blob with another
+//! name, as in an upload (`service/heal.rs`). A crash leaves the current xorb as it was, or leaves
+//! a staged row for a lost xorb, which the next start removes. Xorbs that were repaired before the
+//! crash stay repaired.
 
 use std::collections::HashSet;
 use std::io::{Read, Seek};
@@ -14,36 +16,26 @@ use super::Watch;
 use super::error::RestoreError;
 use super::read::{Item, UnpackedXorb, read_archive};
 use super::store::repack;
-use crate::blob::{BlobKey, BlobStore, Draft};
+use crate::blob::{BlobKey, Draft};
 use crate::format::XorbHash;
 use crate::format::xorb::RepackMode;
-use crate::index::{Index, NewXorb, Staging, Ticket};
-use crate::runtime::blocking::Pool;
-use crate::runtime::clock::Clock;
-use crate::service::StoreError;
+use crate::index::{NewXorb, Staging, Ticket};
 use crate::service::heal::publish_in_place;
+use crate::service::{Store, StoreError};
 
-/// A store with damaged or lost xorbs. No other process may be using it: blobs are replaced.
-#[derive(Debug)]
-pub struct RepairTarget {
-    /// Its blobs.
-    pub blobs: Arc<dyn BlobStore>,
-    /// Its index.
-    pub index: Arc<dyn Index>,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-    /// Runs the reader of the archive and the packing of xorbs; at least two threads.
-    pub pool: Pool,
-}
-
-impl RepairTarget {
-    /// Takes these xorbs from an archive; returns those that are sound afterwards. Each is proven
-    /// by its own hash, so a healed xorb is right even if the archive is damaged after it.
+impl Store {
+    /// Restores the `wanted` xorbs from an archive, as far as it has them. Returns the xorbs that
+    /// are sound afterwards. Each xorb is proven by its own hash, so a restored xorb is right even
+    /// if another part of the archive is damaged.
+    ///
+    /// The pool of this store must have at least two workers: one reads the archive during the
+    /// whole repair, and the others repack xorbs. No other process may use the store, because this
+    /// replaces blobs without the publish lock.
     ///
     /// # Errors
     ///
-    /// See [`RestoreError`]; what was healed before stays.
-    pub async fn heal<R>(
+    /// See [`RestoreError`]. Xorbs that were repaired before the error stay repaired.
+    pub async fn heal_from<R>(
         &self,
         source: R,
         mut wanted: HashSet<XorbHash>,
@@ -62,7 +54,7 @@ impl RepairTarget {
                     && wanted.remove(&xorb.hash)
                 {
                     let hash = xorb.hash;
-                    if self.take(xorb).await? {
+                    if self.take_archived(xorb).await? {
                         healed.push(hash);
                     }
                 }
@@ -70,19 +62,21 @@ impl RepairTarget {
             Ok::<_, RestoreError>(())
         };
         let taken = taken.await;
-        // Before awaiting the reader, which may be blocked on sending.
+        // Must be before `reading.await`: the reader may be blocked on sending, and dropping the
+        // receiver ends that.
         drop(items);
         let ending = reading.await;
         taken?;
-        // An archive need not be read to its end when everything was found.
+        // If all wanted xorbs were found, the receiver was dropped early and `reading` ends with
+        // `Ok(None)`. The rest of the archive is not read then.
         let count = healed.len() as u64;
         ending.map_err(|source| RestoreError::Archive { xorb_count: count, file_count: 0, source })?;
         Ok(healed)
     }
 
-    /// Stores a xorb in place of a damaged one, or where there is none. Returns whether it is sound
-    /// then.
-    async fn take(&self, xorb: UnpackedXorb) -> Result<bool, RestoreError> {
+    /// Stores a xorb from the archive, if its row is missing or marked as damaged. Returns whether
+    /// the xorb is sound afterwards.
+    async fn take_archived(&self, xorb: UnpackedXorb) -> Result<bool, RestoreError> {
         let (named, blobs) = (xorb.hash, Arc::clone(&self.blobs));
         let made = self.pool.run(move || repack(&*blobs, &xorb, RepackMode::Compressed)).await?;
         let (actual, crc64, draft) = made;

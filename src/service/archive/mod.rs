@@ -1,42 +1,55 @@
 //! Backups: everything in a store, in one RCA archive that only grows.
 //!
+//! An archive consists of *sessions*, and a session of named *blobs* (see the crate `rca`). In this
+//! module, *blob* means a blob of the archive; the blobs of the store are called xorbs. The content
+//! of a blob is a sequence of *records*, and a record is the backup of one xorb or file.
+//!
 //! ```text
-//! archive := session*                     see `rca`; each session has a zstd state and a hash of its own
-//! session := "zorb-backup/1"              the first: what this is, in JSON
-//!          | ("xorbs/N" | "files/N" | "keys/N")*        what was backed up
-//!          | "catalog/N"                  what the sessions since the last catalog have added
+//! archive := session*
+//! session := "zorb-backup/1"                       the first session: one blob, the MANIFEST
+//!          | ("xorbs/N" | "files/N" | "keys/N")*   blobs with the data
+//!          | "catalog/N"                           one blob: see "Catalogs"
 //! N       := index of the blob in the archive, so that no two names are equal
 //!
-//! content := record*                      of every blob but the first
+//! content of every blob except the first := record*
 //! record  := head length u32 LE, body length u64 LE, head (JSON), body
 //!
-//!            head                                                  body
-//! xorbs/     {"xorb", "chunks"}                                    its unpacked form: 4 bytes per chunk, contents
-//! files/     {"file", "len", "since_ms", "sha256", "sha256_state", "repos"}
-//!                                                                  per term: xorb 32, start, end, raw length u32 LE
-//! keys/      {"keys"}                                              the key file
-//! catalog/   {"xorbs", "files", "keys"}                            xorb hashes of 32 bytes; per file its hash and 16
-//!                                                                  bytes of the BLAKE3 of its record
+//! blob       fields of the head
+//!            body
+//! xorbs/     xorb (its hash), chunks (their number)
+//!            the xorb in its unpacked form: a table of 4 bytes per chunk, then the contents
+//! files/     file (its hash), len, since_ms, sha256, sha256_state, repos, owners
+//!            per term: xorb hash 32 bytes; first chunk, end chunk, raw length, each u32 LE
+//! keys/      keys (the format of the body)
+//!            the text of the key file
+//! catalog/   xorbs, files (the numbers of entries), keys (the digest of the keys)
+//!            per xorb its hash, 32 bytes; per file its hash, and 16 bytes of the BLAKE3
+//!            of its record
 //! ```
 //!
 //! # Invariants
 //!
-//! - A file's record comes after all of its xorbs. So every archive that was cut off after a
-//!   committed blob is a backup by itself, and restoring is one pass.
-//! - Nothing is ever replaced. When a file has changed (another repository registered it, its
-//!   sha256 was verified), its record is written again, and the last one counts. Data that was
-//!   deleted in the store stays in the archive.
-//! - Xorbs are stored in their unpacked form (`format::xorb`), which zstd compresses better. Small
-//!   ones share a blob, because a blob costs two syncs.
-//! - Derived data is not stored: which chunks dedup may find follows from their hashes.
+//! - The record of a file comes after the records of all of its xorbs. So an archive that ends
+//!   after any complete blob is a valid backup, and a restore reads the archive once, from front to
+//!   back.
+//! - Nothing in an archive is ever replaced. When a file has changed, for example because another
+//!   repository has registered it, its record is written again, and the last record counts. Data
+//!   that was deleted in the store stays in the archive.
+//! - Xorbs are stored in their unpacked form (`format::xorb`), because zstd compresses this form
+//!   better. Small xorbs share a blob, because each blob costs two syncs.
+//! - Derived data is not stored. For example, which chunks dedup may find follows from their
+//!   hashes.
 //!
-//! # Why sessions and catalogs
+//! # Catalogs
 //!
-//! One zstd state runs through a session, so a blob's name can only be read by decompressing
-//! everything before it. A second run must not read the first one's data again. So the names are
-//! repeated in sessions of a catalog alone, which are found by their reset blocks and read by
-//! themselves. A catalog also follows every GiB of contents. So after a run that was killed, the
-//! next one reads about a GiB again: the sessions after the last catalog.
+//! A run must know which xorbs and files the archive has. It must not decompress the data of
+//! earlier runs to learn that. But one zstd state runs through a session, so a name or a record can
+//! only be read after everything before it in its session. So a catalog lists the xorbs and files
+//! that were added since the last catalog. It is in a session of its own, which a reader can find
+//! and decompress alone.
+//!
+//! A run writes a catalog at its end and after every GiB of contents. A run that was killed leaves
+//! records that are in no catalog. The next run reads these records again: about a GiB at most.
 
 mod catalog;
 mod counted;
@@ -58,19 +71,19 @@ use std::io::Cursor;
 
 pub use self::discard::NoBlobs;
 pub use self::error::{ArchiveError, BackupError, RestoreError};
-pub use self::heal::RepairTarget;
-pub use self::restore::{Restored, Target};
-pub use self::take::{BackedUp, Origin};
+pub use self::restore::Restored;
+pub use self::take::BackedUp;
 pub use self::write::BackupArchive;
 use crate::rca::{Error, Writer};
 
-/// Name of the first blob: the kind of archive, and its version.
+/// The name of the first blob: the kind of the archive and the version of its format.
 const SIGNATURE: &str = "zorb-backup/1";
 
 /// The prefix of the first blob's name in every version.
 const SIGNATURE_PREFIX: &str = "zorb-backup/";
 
-/// The contents of the first blob, for a reader who finds the file in ten years.
+/// The content of the first blob. It tells a person who finds the file what it is and how to use
+/// it.
 const MANIFEST: &str = concat!(
     r#"{"format":"zorb-backup/1","container":"RCA","made_by":"zorb "#,
     env!("CARGO_PKG_VERSION"),
@@ -80,29 +93,29 @@ const MANIFEST: &str = concat!(
 
 /// Receives the progress of a backup or a restore.
 pub trait Watch: Debug + Send + Sync {
-    /// Bytes to be processed, as far as known.
+    /// The number of bytes to be processed. A backup of a store that changes may call this twice.
     fn total(&self, len: u64);
 
-    /// Bytes processed so far.
+    /// The number of bytes that were processed so far.
     fn position(&self, len: u64);
 
-    /// A part of the store cannot be backed up; the rest continues.
+    /// Reports a xorb or file that cannot be backed up. The backup continues with the others.
     fn problem(&self, problem: &(dyn std::error::Error + 'static));
 }
 
-/// An archive without contents: the bytes that a new one begins with. They are to be published
-/// whole, so that a file is either an archive or missing.
+/// The bytes of a new archive, which has only the first blob. The caller publishes these bytes
+/// atomically, so that a crash leaves a valid archive or no file.
 ///
 /// # Errors
 ///
-/// None in practice: it is made in memory.
+/// None in practice, because the archive is written in memory.
 pub fn empty_archive() -> Result<Vec<u8>, Error> {
     let mut writer = Writer::open(Cursor::new(Vec::new()))?;
     writer.append(SIGNATURE, MANIFEST.as_bytes())?;
     Ok(writer.into_storage().into_inner())
 }
 
-/// The kind of a blob, by its name.
+/// The kind of a blob. The beginning of its name says which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Signature,

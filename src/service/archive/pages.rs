@@ -1,4 +1,5 @@
-//! Contents of a blob before it is written: records in parts as they arrived, since they are large.
+//! The records of a blob of the archive, in memory before they are written. The records are not
+//! copied into one buffer, because a page may have many MiB.
 
 use std::io::{self, Read};
 use std::mem::take;
@@ -9,16 +10,17 @@ use crate::format::XorbHash;
 use crate::format::xorb::Unpacked;
 use crate::index::FileRecord;
 
-/// Records that are to become one blob, and their entries.
+/// Records that will be one blob of the archive, and their entries for the next catalog.
 #[derive(Debug, Default)]
 pub(super) struct Page {
+    /// The bytes of the records; a record may have several parts.
     parts: Vec<Vec<u8>>,
     len: u64,
     pub(super) entries: Entries,
 }
 
 impl Page {
-    /// Bytes of the contents so far.
+    /// Length of the records so far in bytes.
     pub(super) const fn content_len(&self) -> u64 {
         self.len
     }
@@ -27,6 +29,7 @@ impl Page {
         self.len == 0
     }
 
+    /// Adds the record of a xorb.
     pub(super) fn push_xorb(&mut self, hash: XorbHash, unpacked: Unpacked) {
         let Unpacked { table, contents } = unpacked;
         let chunks = u32::try_from(table.len() / crate::format::xorb::UNPACKED_ENTRY_LEN).unwrap_or(u32::MAX);
@@ -37,12 +40,13 @@ impl Page {
         self.entries.xorbs.push(hash);
     }
 
-    /// Adds a record that [`encode_file`] made.
+    /// Adds the record of a file. `encoded` and `digest` are from [`encode_with_digest`].
     pub(super) fn push_file(&mut self, file: &FileRecord, encoded: Vec<u8>, digest: RecordDigest) {
         self.push(encoded);
         self.entries.files.push((file.hash, digest));
     }
 
+    /// Adds the record of the keys: its head, and its body, which is `text`.
     pub(super) fn push_keys(&mut self, head: Vec<u8>, text: &str, digest: RecordDigest) {
         self.push(head);
         self.push(text.as_bytes().to_vec());
@@ -54,22 +58,25 @@ impl Page {
         self.parts.push(part);
     }
 
-    /// The contents, to be read once; each part is freed when it was read.
+    /// A reader of all records. It frees each part after reading it.
     pub(super) fn into_reader(self) -> impl Read {
         PageReader { parts: self.parts.into_iter(), part: Vec::new(), at: 0 }
     }
 }
 
-/// A file's record and its digest.
+/// The record of a file, and the digest of the record.
 pub(super) fn encode_with_digest(file: &FileRecord) -> (Vec<u8>, RecordDigest) {
     let encoded = encode_file(file);
     let digest = RecordDigest::of(&encoded);
     (encoded, digest)
 }
 
+/// See [`Page::into_reader`].
 struct PageReader {
     parts: std::vec::IntoIter<Vec<u8>>,
+    /// The current part.
     part: Vec<u8>,
+    /// The number of bytes of `part` that were read.
     at: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Reads an archive from front to back, for a restore.
+//! Reads an archive from front to back, for a restore or a repair of a store.
 
 use std::io::{Read, Seek};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::index::FileRecord;
 use crate::rca::{Event, Reader, UnverifiedBlob};
 use crate::service::access::KeyRing;
 
-/// An entry of an archive. Xorbs and files are not proven yet.
+/// A parsed record of an archive. Whether the contents have the hash of the xorb or file was not
+/// checked yet.
 #[derive(Debug)]
 pub(super) enum Item {
     Xorb(UnpackedXorb),
@@ -30,19 +31,26 @@ pub(super) enum Item {
 #[derive(Debug)]
 pub(super) struct UnpackedXorb {
     pub(super) hash: XorbHash,
+    /// The table: scheme and length of each chunk.
     pub(super) chunks: Vec<UnpackedChunk>,
+    /// The unpacked contents of all chunks, in order.
     pub(super) contents: Vec<u8>,
 }
 
-/// The end of an archive that was read completely, with all of its hashes right.
+/// The end of an archive that was read completely. All hashes of the archive itself were correct.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending {
+    /// Number of bytes that were read.
     pub(super) archive_len: u64,
+    /// Whether bytes follow the end of the archive, because an append was interrupted.
     pub(super) trailing_garbage: bool,
 }
 
-/// Reads all of an archive and sends its entries, in order. Blocks, also while the receiver does
-/// not receive. `None` where the receiver was dropped.
+/// Reads a whole archive and sends its records, in order. Blocks while it reads, and while the
+/// channel is full. `None` if the receiver was dropped.
+///
+/// A record is sent before the hash that covers it was read. So the receiver must not trust a
+/// record before this function has returned `Ok`, unless it checks the record in another way.
 pub(super) fn read_archive<R: Read + Seek>(
     source: R,
     items: &mpsc::Sender<Item>,
@@ -73,13 +81,14 @@ pub(super) fn read_archive<R: Read + Seek>(
     Ok(Some(Ending { archive_len, trailing_garbage: end.trailing_garbage }))
 }
 
-/// Whether the receiver still exists.
+/// Whether the receiver of the records still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Channel {
     Open,
     Closed,
 }
 
+/// Parses the records of a blob and sends them.
 fn send_blob<R: Read>(blob: UnverifiedBlob<'_, R>, items: &mpsc::Sender<Item>) -> Result<Channel, ArchiveError> {
     let name = blob.name().to_owned();
     let kind = Kind::of(&name);
@@ -94,7 +103,8 @@ fn send_blob<R: Read>(blob: UnverifiedBlob<'_, R>, items: &mpsc::Sender<Item>) -
             },
             Some(Kind::Keys) => next_keys(&mut records)?.map(Item::Keys),
             Some(Kind::Catalog) => {
-                // It repeats what was read; it only has to be readable.
+                // A catalog only lists records that were read before. Reading it checks that it is
+                // well-formed.
                 while records.next::<CatalogHead>()?.is_some() {}
                 None
             }
@@ -107,9 +117,12 @@ fn send_blob<R: Read>(blob: UnverifiedBlob<'_, R>, items: &mpsc::Sender<Item>) -
     }
 }
 
+/// Reads the next record of a blob with xorbs; `None` at the end of the blob.
 fn next_xorb<R: Read>(records: &mut Records<'_, R>) -> Result<Option<UnpackedXorb>, ArchiveError> {
     let Some(head) = records.next::<XorbHead>()? else { return Ok(None) };
     let hash = parse(&head.xorb).map_err(|reason| records.malformed(&reason))?;
+    // A number of chunks above the limit is lowered, but stays above the limit. So the table is not
+    // read into memory as a whole, and parsing it fails.
     let table_len = u64::from(head.chunks.min(MAX_XORB_CHUNK_COUNT + 1)) * UNPACKED_ENTRY_LEN as u64;
     let table = records.body(table_len)?;
     let chunks = parse_unpacked_table(&table).map_err(|error| records.malformed(&error.to_string()))?;
@@ -120,6 +133,7 @@ fn next_xorb<R: Read>(records: &mut Records<'_, R>) -> Result<Option<UnpackedXor
     Ok(Some(UnpackedXorb { hash, chunks, contents: records.body(len)? }))
 }
 
+/// Reads the next record of a blob with keys; `None` at the end of the blob.
 fn next_keys<R: Read>(records: &mut Records<'_, R>) -> Result<Option<KeyRing>, ArchiveError> {
     let Some(KeysHead { .. }) = records.next()? else { return Ok(None) };
     let text = records.body(records.body_len())?;

@@ -1,4 +1,5 @@
-//! Records: their lengths, a head in JSON and a body in bytes.
+//! The format of records: two lengths, a head in JSON and a body in bytes. [`archive`](super) has
+//! the layout of each kind.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
@@ -14,22 +15,24 @@ use crate::index::{FileRecord, Sha256State};
 use crate::rca::Error as RcaError;
 use crate::runtime::clock::Timestamp;
 
-/// Bytes of a head, at most: the names of a hundred thousand repositories fit.
+/// Maximum length of a head in bytes. The head of a file with a hundred thousand repositories is
+/// shorter.
 const MAX_HEAD_LEN: u32 = 16 << 20;
 
 /// Bytes of a body that are read at once.
 const STEP_LEN: usize = 1 << 20;
 
-/// Bytes of a body that are reserved at once: those of a full xorb.
+/// Maximum capacity that is allocated for a body before its bytes are read: the length of a full
+/// xorb.
 const RESERVE_LEN: usize = 64 << 20;
 
-/// Bytes of one term in the body of a file's record.
+/// Length of one term in the body of a file's record.
 const TERM_LEN: usize = 44;
 
-/// Bytes of the lengths in front of a record.
+/// Length of the two lengths at the beginning of a record.
 const FRAME_LEN: usize = 12;
 
-/// Head of a xorb's record.
+/// The head of a xorb's record.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct XorbHead {
@@ -37,7 +40,7 @@ pub(super) struct XorbHead {
     pub(super) chunks: u32,
 }
 
-/// Head of a file's record.
+/// The head of a file's record: a [`FileRecord`] without its terms.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileHead {
@@ -47,59 +50,61 @@ pub(super) struct FileHead {
     sha256: Option<String>,
     sha256_state: Option<State>,
     repos: Vec<String>,
-    /// The owners of its xorbs: for each name, places in the list of the distinct xorbs in the
-    /// order of the terms.
+    /// For each owner, which xorbs of the file it owns, as indexes into [`distinct_xorbs`] of the
+    /// terms.
     owners: BTreeMap<String, Vec<u32>>,
 }
 
+/// The state of the sha256 in the head of a file's record.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
     Claimed,
     Verified,
-    /// The file has another digest; versions that wrote this stored no more. Read as unknown.
+    /// The sha256 is not the digest of the file. Older versions wrote this state. It is read as if
+    /// the record had no sha256.
     #[serde(rename = "void")]
     Mismatch,
 }
 
-/// Head of a record of keys.
+/// The head of a record of keys.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeysHead {
-    /// The form of the body: that of the key file.
+    /// The format of the body: always `key-file`.
     pub(super) keys: String,
 }
 
-/// Head of a catalog.
+/// The head of the record in a catalog.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CatalogHead {
-    /// How many xorb hashes.
+    /// The number of xorb hashes in the body.
     pub(super) xorbs: u64,
-    /// How many file hashes, with a digest each.
+    /// The number of file hashes in the body, each with a digest.
     pub(super) files: u64,
-    /// Digest of the keys, in hex.
+    /// The digest of the last record of keys, in hex.
     pub(super) keys: Option<String>,
 }
 
-/// The lengths and the head of a record whose body has `body_len` bytes.
+/// The beginning of a record whose body has `body_len` bytes: the two lengths and the head.
 pub(super) fn frame(head: &impl Serialize, body_len: u64) -> Vec<u8> {
     let head = serde_json::to_vec(head).expect("heads have string keys and finite numbers");
     let mut frame = Vec::with_capacity(FRAME_LEN + head.len());
-    // A head beyond the limit for reading, which is far below 32 bits, is refused then and never
-    // misread.
+    // If the length of a head does not fit into 32 bits, `u32::MAX` is written. That is above
+    // `MAX_HEAD_LEN`, so such a record is refused and never misread.
     frame.extend_from_slice(&u32::try_from(head.len()).unwrap_or(u32::MAX).to_le_bytes());
     frame.extend_from_slice(&body_len.to_le_bytes());
     frame.extend_from_slice(&head);
     frame
 }
 
-/// Whether a record that was framed here can be read back: its head must not be too long.
+/// Whether the record can be read back: its head has at most `MAX_HEAD_LEN` bytes.
 pub(super) fn is_readable(record: &[u8]) -> bool {
     record.first_chunk().is_some_and(|len| u32::from_le_bytes(*len) <= MAX_HEAD_LEN)
 }
 
-/// A file's record in its stored form, head and body.
+/// The whole record of a file: lengths, head and body.
 pub(super) fn encode_file(file: &FileRecord) -> Vec<u8> {
     let head = FileHead {
         file: file.hash.to_string(),
@@ -123,7 +128,7 @@ pub(super) fn encode_file(file: &FileRecord) -> Vec<u8> {
     record
 }
 
-/// Inverse of [`encode_file`].
+/// Inverse of [`encode_file`]. The error says what is malformed.
 fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
     let sha256 = match (head.sha256, head.sha256_state) {
         (None, None) => None,
@@ -152,12 +157,13 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
     })
 }
 
-/// The distinct xorbs of these terms, in their order.
+/// The xorbs of these terms, each once, in the order of the first term of each.
 fn distinct_xorbs(terms: &[Term]) -> Vec<XorbHash> {
     let mut seen = HashSet::new();
     terms.iter().map(|term| term.xorb).filter(|xorb| seen.insert(*xorb)).collect()
 }
 
+/// [`FileHead::owners`] of a file.
 fn encode_owners(file: &FileRecord) -> BTreeMap<String, Vec<u32>> {
     let places: HashMap<XorbHash, u32> = distinct_xorbs(&file.terms).into_iter().zip(0..).collect();
     let mut owners: BTreeMap<String, Vec<u32>> = BTreeMap::new();
@@ -167,6 +173,7 @@ fn encode_owners(file: &FileRecord) -> BTreeMap<String, Vec<u32>> {
     owners
 }
 
+/// Inverse of [`encode_owners`], ascending. `None` if an index is too great.
 fn decode_owners(owners: &BTreeMap<String, Vec<u32>>, terms: &[Term]) -> Option<Vec<(XorbHash, String)>> {
     let xorbs = distinct_xorbs(terms);
     let pairs = owners.iter().flat_map(|(owner, places)| places.iter().map(move |place| (place, owner)));
@@ -176,6 +183,7 @@ fn decode_owners(owners: &BTreeMap<String, Vec<u32>>, terms: &[Term]) -> Option<
     Some(pairs)
 }
 
+/// Parses a term; `None` if its range of chunks is invalid.
 fn decode_term(term: &[u8; TERM_LEN]) -> Option<Term> {
     let (xorb, numbers) = term.split_first_chunk::<32>()?;
     let (numbers, []) = numbers.as_chunks::<4>() else { return None };
@@ -184,7 +192,7 @@ fn decode_term(term: &[u8; TERM_LEN]) -> Option<Term> {
     Some(Term { xorb: XorbHash::from_bytes(*xorb), chunks, raw_len: u32::from_le_bytes(*raw_len) })
 }
 
-/// Reads a hash in its text form.
+/// Parses a hash in its text form.
 pub(super) fn parse<T: FromStr>(text: &str) -> Result<T, String>
 where
     T::Err: std::fmt::Display,
@@ -197,18 +205,18 @@ where
 pub(super) struct Records<'a, R> {
     blob: &'a str,
     source: R,
-    /// Bytes of the record's body that were not read yet.
+    /// The number of bytes of the current record's body that were not read yet.
     left: u64,
 }
 
 impl<'a, R: Read> Records<'a, R> {
-    /// The records of the blob with this name.
+    /// A reader of the records in `source`, the content of a blob. `blob` is its name, for errors.
     pub(super) fn new(blob: &'a str, source: R) -> Self {
         Self { blob, source, left: 0 }
     }
 
-    /// The head of the next record; `None` at the end of the blob. The rest of the previous body is
-    /// skipped.
+    /// Skips the rest of the current record's body, and reads the head of the next record. `None`
+    /// at the end of the blob.
     pub(super) fn next<H: DeserializeOwned>(&mut self) -> Result<Option<H>, ArchiveError> {
         self.skip_body()?;
         let mut frame = [0; FRAME_LEN];
@@ -230,14 +238,15 @@ impl<'a, R: Read> Records<'a, R> {
         head.map(Some).map_err(|error| self.malformed(&error.to_string()))
     }
 
-    /// The next bytes of the record's body, exactly so many.
+    /// Reads the next `len` bytes of the current record's body.
     pub(super) fn body(&mut self, len: u64) -> Result<Vec<u8>, ArchiveError> {
         if len > self.left {
             return Err(self.malformed("a body is shorter than its head says"));
         }
         self.left -= len;
         let mut missing = usize::try_from(len).unwrap_or(usize::MAX);
-        // Beyond a full xorb, memory is taken for received bytes, not for announced ones.
+        // For a longer body than that of a full xorb, memory is allocated only as bytes are read.
+        // So a wrong length in a damaged archive does not exhaust the memory.
         let mut body = Vec::with_capacity(missing.min(RESERVE_LEN));
         while missing > 0 {
             let (at, step) = (body.len(), missing.min(STEP_LEN));
@@ -250,22 +259,23 @@ impl<'a, R: Read> Records<'a, R> {
         Ok(body)
     }
 
-    /// Bytes of the body that are left.
+    /// The number of bytes of the current record's body that were not read yet.
     pub(super) const fn body_len(&self) -> u64 {
         self.left
     }
 
-    /// The file whose head was just read.
+    /// Reads the body that belongs to this head, which was just read, and returns the file.
     pub(super) fn file(&mut self, head: FileHead) -> Result<FileRecord, ArchiveError> {
         let body = self.body(self.left)?;
         decode_file(head, &body).map_err(|reason| self.malformed(&reason))
     }
 
-    /// The error for malformed contents.
+    /// The error for a malformed blob.
     pub(super) fn malformed(&self, reason: &str) -> ArchiveError {
         ArchiveError::Malformed { blob: self.blob.to_owned(), reason: reason.to_owned() }
     }
 
+    /// Reads and discards the rest of the current record's body.
     fn skip_body(&mut self) -> Result<(), ArchiveError> {
         let mut sink = vec![0; STEP_LEN.min(usize::try_from(self.left).unwrap_or(STEP_LEN))];
         while self.left > 0 {
@@ -279,7 +289,7 @@ impl<'a, R: Read> Records<'a, R> {
         Ok(())
     }
 
-    /// Reads until the buffer is full or the blob ends; returns how many bytes there were.
+    /// Reads until the buffer is full or the blob ends. Returns the number of bytes that were read.
     fn fill(&mut self, buf: &mut [u8]) -> Result<usize, ArchiveError> {
         let mut filled = 0;
         while filled < buf.len() {
@@ -288,6 +298,8 @@ impl<'a, R: Read> Records<'a, R> {
                 Ok(len) => filled += len,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
+                    // The reader of the archive wraps its own errors in `io::Error`. For any other
+                    // error, the offset in the archive is not known here.
                     let io = |source| RcaError::Io { op: "read", offset: 0, source };
                     return Err(RcaError::from_io(error).unwrap_or_else(io).into());
                 }

@@ -1,8 +1,8 @@
-//! Restoring: an archive becomes a new store, and every xorb and file is verified on the way.
+//! Restores an archive into a new store. Every xorb and file is verified before it is stored.
 //!
 //! After `Ok` the new store has all xorbs and files of the archive. An error or a crash leaves an
-//! incomplete one to be discarded: the caller gives it its final name only after `Ok`. Keys are
-//! returned, not stored.
+//! incomplete store, which must be discarded. So the caller moves the new store to its final path
+//! only after `Ok`. The keys of the archive are returned and not stored.
 
 use std::io::{Read, Seek};
 use std::sync::Arc;
@@ -16,74 +16,68 @@ use super::Watch;
 use super::error::{ArchiveError, RestoreError};
 use super::read::{Item, UnpackedXorb, read_archive};
 use super::store::{Files, store_xorb};
-use crate::blob::BlobStore;
 use crate::format::xorb::RepackMode;
-use crate::index::Index;
-use crate::runtime::blocking::Pool;
-use crate::runtime::clock::Clock;
+use crate::service::Store;
 use crate::service::access::KeyRing;
 
-/// Contents of xorbs that are being stored at once, at most, unless it is a single one.
+/// No further xorb is begun while the xorbs that are being stored have this length or more.
 const IN_FLIGHT_LEN: usize = 64 << 20;
 
-/// Xorbs that are being stored at once: small ones wait for the disk, not for the CPU.
+/// Maximum number of xorbs that are being stored concurrently. Small xorbs mostly wait for the
+/// disk, so more of them than there are CPUs are useful.
 const IN_FLIGHT_COUNT: usize = 16;
-
-/// A new store that no other process uses. After a failed restore it is to be discarded.
-#[derive(Debug)]
-pub struct Target {
-    /// Its blobs.
-    pub blobs: Arc<dyn BlobStore>,
-    /// Its index.
-    pub index: Arc<dyn Index>,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-    /// Runs the reader of the archive and the packing of xorbs; at least two threads.
-    pub pool: Pool,
-    /// How xorbs are repacked: compressed, or uncompressed where they are not stored.
-    pub mode: RepackMode,
-}
 
 /// The result of a restore.
 #[derive(Debug)]
 pub struct Restored {
-    /// Xorbs in the archive.
+    /// Number of records of xorbs in the archive.
     pub xorb_count: u64,
-    /// Bytes of their chunks.
+    /// Bytes of the chunks of these xorbs.
     pub raw_len: u64,
-    /// Records of files in the archive; a file that has changed has several.
+    /// Number of records of files in the archive. A file that has changed has several.
     pub file_count: u64,
-    /// The keys, if the archive has any.
+    /// The last keys in the archive; `None` if it has none.
     pub keys: Option<KeyRing>,
-    /// Bytes of the archive.
+    /// Length of the archive in bytes.
     pub archive_len: u64,
-    /// Whether an append to it was interrupted: the next backup truncates the bytes after its end.
+    /// Whether bytes follow the end of the archive, because an append was interrupted. The next
+    /// backup truncates them.
     pub trailing_garbage: bool,
 }
 
-impl Target {
-    /// Restores an archive from its position 0 on, in one pass. Its data is trusted only at its
-    /// end: until then the hash that covers it is still to come.
+impl Store {
+    /// Restores an archive into this store, which must be new and not used by another process.
+    /// Reads the archive once, from position 0 to its end. `mode` says whether xorbs are
+    /// compressed; a restore that only verifies an archive does not compress them.
+    ///
+    /// The pool of this store must have at least two workers: one reads the archive during the
+    /// whole restore, and the others repack xorbs.
+    ///
+    /// The hash of a session of the archive follows its data, so data is stored before its hash was
+    /// checked. After an error the caller must therefore discard this store.
     ///
     /// # Errors
     ///
     /// See [`RestoreError`].
-    pub async fn restore<R>(&self, source: R, watch: Arc<dyn Watch>) -> Result<Restored, RestoreError>
+    pub async fn restore<R>(&self, source: R, mode: RepackMode, watch: Arc<dyn Watch>) -> Result<Restored, RestoreError>
     where
         R: Read + Seek + Send + 'static,
     {
         let (sender, mut items) = mpsc::channel(1);
         let reading = self.pool.start(move || read_archive(source, &sender, &watch)).await;
-        let mut run = Run { target: self, tasks: FuturesUnordered::new(), in_flight_len: 0, files: Files::new(self) };
+        let mut run =
+            Run { store: self, mode, tasks: FuturesUnordered::new(), in_flight_len: 0, files: Files::new(self) };
         let mut restored =
             Restored { xorb_count: 0, raw_len: 0, file_count: 0, keys: None, archive_len: 0, trailing_garbage: false };
         let taken = run.take(&mut items, &mut restored).await;
         if taken.as_ref().is_err_and(RestoreError::blames_archive) {
-            // Damage turns chunks into those of another xorb, and only the later hash proves the
-            // damage.
+            // A record is wrong: either the archive was damaged later, or it was written so. The
+            // hash of the session tells which, and the error should say it. So the rest of the
+            // archive is read, and its records are discarded.
             while items.recv().await.is_some() {}
         }
-        // Before awaiting the reader, which may be blocked on sending.
+        // Must be before `reading.await`: the reader may be blocked on sending, and dropping the
+        // receiver ends that.
         drop(items);
         let failed =
             |source| RestoreError::Archive { xorb_count: restored.xorb_count, file_count: restored.file_count, source };
@@ -98,16 +92,19 @@ impl Target {
     }
 }
 
-/// One restore.
+/// The state of one restore.
 struct Run<'a> {
-    target: &'a Target,
-    /// Xorbs that are being stored; each ends with the number of bytes that it has freed.
+    store: &'a Store,
+    mode: RepackMode,
+    /// The xorbs that are being stored. The result of each is its length in raw bytes.
     tasks: FuturesUnordered<BoxFuture<'a, Result<u64, RestoreError>>>,
+    /// The sum of these lengths.
     in_flight_len: u64,
     files: Files<'a>,
 }
 
 impl<'a> Run<'a> {
+    /// Stores all items, until the reader ends.
     async fn take(&mut self, items: &mut mpsc::Receiver<Item>, restored: &mut Restored) -> Result<(), RestoreError> {
         loop {
             let has_capacity = self.tasks.len() < IN_FLIGHT_COUNT && self.in_flight_len < IN_FLIGHT_LEN as u64;
@@ -116,7 +113,8 @@ impl<'a> Run<'a> {
                 item = items.recv(), if has_capacity => match item {
                     Some(Item::Xorb(xorb)) => self.begin(xorb),
                     Some(Item::File(file)) => {
-                        // Its xorbs come before it, and must be stored first.
+                        // The xorbs of the file precede it in the archive, but some may still be in
+                        // flight. The proof of the file needs their rows.
                         self.drain(restored).await?;
                         self.files.push(file).await?;
                         restored.file_count += 1;
@@ -130,11 +128,13 @@ impl<'a> Run<'a> {
         self.files.flush().await
     }
 
+    /// Begins to store a xorb.
     fn begin(&mut self, xorb: UnpackedXorb) {
         self.in_flight_len += xorb.contents.len() as u64;
-        self.tasks.push(Box::pin(store_xorb(self.target, xorb)));
+        self.tasks.push(Box::pin(store_xorb(self.store, self.mode, xorb)));
     }
 
+    /// Waits until every xorb in flight is stored.
     async fn drain(&mut self, restored: &mut Restored) -> Result<(), RestoreError> {
         while let Some(done) = self.tasks.next().await {
             self.settle(done?, restored);
@@ -142,6 +142,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Counts a xorb that was stored.
     const fn settle(&mut self, raw_len: u64, restored: &mut Restored) {
         self.in_flight_len -= raw_len;
         restored.xorb_count += 1;

@@ -1,49 +1,53 @@
-//! Stores the entries of an archive: xorbs are repacked and hashed again, files proven against
-//! them.
+//! Stores the records of an archive. A xorb is repacked, and its chunks must have its hash. A file
+//! is *proven*: the chunks of its terms, in the stored xorbs, must have the hash of the file.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::error::RestoreError;
 use super::read::UnpackedXorb;
-use super::restore::Target;
 use crate::blob::{BlobKey, BlobStore, Draft};
 use crate::format::merkle::Aggregator;
 use crate::format::shard::Term;
 use crate::format::xorb::{RepackMode, Repacker, VerifiedXorb};
 use crate::format::{ChunkHash, Crc64, XorbHash};
 use crate::index::{FileRecord, NewXorb, RestoredFile, Staging, Ticket, XorbContents};
-use crate::service::StoreError;
+use crate::service::{Store, StoreError};
 
-/// Terms that are proven at once, and xorbs whose contents are cached for the next file: 41 bytes
-/// per chunk each.
+/// Number of terms whose xorbs are loaded with one query. The contents of up to twice as many xorbs
+/// stay in memory for the next files, with 41 bytes per chunk.
 const BATCH_COUNT: usize = 128;
 
-/// Files that are entered in one transaction, and bytes of their terms, at most.
-const TRANSACTION_COUNT: usize = 1000;
-const TRANSACTION_TERM_COUNT: usize = 200_000;
+/// Pending files are written in one transaction when they are this many. 1000 of them took 268 ms
+/// in a debug build, and no transaction of the index may take more than 50 ms.
+const TRANSACTION_COUNT: usize = 64;
 
-/// Stores a xorb; returns its raw bytes.
-pub(super) async fn store_xorb(target: &Target, xorb: UnpackedXorb) -> Result<u64, RestoreError> {
+/// Pending files are also written when they have this number of terms together.
+const TRANSACTION_TERM_COUNT: usize = 20_000;
+
+/// Stores a xorb in this store, where no other process writes. Returns its length in raw bytes.
+pub(super) async fn store_xorb(store: &Store, mode: RepackMode, xorb: UnpackedXorb) -> Result<u64, RestoreError> {
     let (named, raw_len) = (xorb.hash, xorb.contents.len() as u64);
-    let (blobs, mode) = (Arc::clone(&target.blobs), target.mode);
-    let (actual, crc64, draft) = target.pool.run(move || repack(&*blobs, &xorb, mode)).await?;
+    let blobs = Arc::clone(&store.blobs);
+    let (actual, crc64, draft) = store.pool.run(move || repack(&*blobs, &xorb, mode)).await?;
     if actual.hash() != named {
         return Err(RestoreError::OtherXorb { named, actual: actual.hash() });
     }
     let ticket = Ticket::random();
-    let staging = target.index.stage_xorb(named, ticket, target.clock.now()).await.map_err(StoreError::from)?;
-    // An archive may have a xorb twice; both are the same.
+    let staging = store.index.stage_xorb(named, ticket, store.clock.now()).await.map_err(StoreError::from)?;
+    // If the archive has two records of a xorb, the row is live at the second one. The draft of the
+    // second one is dropped.
     if staging == Staging::Staged {
         draft.publish(BlobKey::new(named, ticket.incarnation())).await.map_err(StoreError::from)?;
         let (hash, layout, chunk_hashes, schemes) = actual.into_parts();
         let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
-        target.index.publish_xorb(row, ticket, target.clock.now()).await.map_err(StoreError::from)?;
+        store.index.publish_xorb(row, ticket, store.clock.now()).await.map_err(StoreError::from)?;
     }
     Ok(raw_len)
 }
 
-/// Makes the serialized xorb from its unpacked form and writes it to a draft. Blocks.
+/// Serializes a xorb from its unpacked form and writes it to a draft. Returns the xorb that the
+/// chunks are, its CRC-64 and the draft. The caller must compare the hash. Blocks.
 pub(super) fn repack(
     blobs: &dyn BlobStore,
     xorb: &UnpackedXorb,
@@ -63,21 +67,23 @@ pub(super) fn repack(
     Ok((repacker.finish().expect("a table has at least one chunk"), crc64.value(), draft))
 }
 
-/// Files to be entered into the index.
+/// Proves files, and writes them to the index in batches.
 pub(super) struct Files<'a> {
-    target: &'a Target,
+    store: &'a Store,
+    /// Proven files that were not written yet.
     pending: Vec<RestoredFile>,
     pending_term_count: usize,
-    /// Contents of xorbs that recent files have named.
+    /// The chunk hashes and layouts of xorbs that recent files have named.
     contents: HashMap<XorbHash, XorbContents>,
 }
 
 impl<'a> Files<'a> {
-    pub(super) fn new(target: &'a Target) -> Self {
-        Self { target, pending: Vec::new(), pending_term_count: 0, contents: HashMap::new() }
+    pub(super) fn new(store: &'a Store) -> Self {
+        Self { store, pending: Vec::new(), pending_term_count: 0, contents: HashMap::new() }
     }
 
-    /// Proves a file, whose xorbs must be stored, and enters it with the next ones.
+    /// Proves a file and adds it to the pending ones. Writes these if enough are pending. The xorbs
+    /// of the file must have been stored before.
     pub(super) async fn push(&mut self, record: FileRecord) -> Result<(), RestoreError> {
         let mut proof = Proof { chunks: Aggregator::new(), dedup: HashSet::new(), raw_len: 0, is_first: true };
         for (number, terms) in record.terms.chunks(BATCH_COUNT).enumerate() {
@@ -98,17 +104,17 @@ impl<'a> Files<'a> {
         if is_due { self.flush().await } else { Ok(()) }
     }
 
-    /// Enters the pending files.
+    /// Writes the pending files to the index.
     pub(super) async fn flush(&mut self) -> Result<(), RestoreError> {
         self.pending_term_count = 0;
         let pending = std::mem::take(&mut self.pending);
         if pending.is_empty() {
             return Ok(());
         }
-        Ok(self.target.index.restore_files(pending).await.map_err(StoreError::from)?)
+        Ok(self.store.index.restore_files(pending).await.map_err(StoreError::from)?)
     }
 
-    /// Ensures that the contents of these terms' xorbs are in memory, as far as they exist.
+    /// Loads the contents of the xorbs of these terms. Xorbs that do not exist are left out.
     async fn load(&mut self, terms: &[Term]) -> Result<(), RestoreError> {
         let wanted: HashSet<XorbHash> = terms.iter().map(|term| term.xorb).collect();
         if wanted.iter().all(|xorb| self.contents.contains_key(xorb)) {
@@ -118,22 +124,26 @@ impl<'a> Files<'a> {
             self.contents.clear();
         }
         let missing = wanted.into_iter().filter(|xorb| !self.contents.contains_key(xorb)).collect();
-        let found = self.target.index.xorb_contents(missing).await.map_err(StoreError::from)?;
+        let found = self.store.index.xorb_contents(missing).await.map_err(StoreError::from)?;
         self.contents.extend(found.into_iter().map(|contents| (contents.hash, contents)));
         Ok(())
     }
 }
 
-/// A file with some of its terms proven.
+/// The proof of a file, after some of its terms.
 struct Proof {
+    /// Computes the hash of the file from its chunks.
     chunks: Aggregator,
+    /// Chunks that deduplication may find, each with its xorb.
     dedup: HashSet<(ChunkHash, XorbHash)>,
     raw_len: u64,
+    /// Whether the next term is the first one.
     is_first: bool,
 }
 
 impl Proof {
-    /// Adds the next term; `None` where it differs from the xorb.
+    /// Adds the next term. `None` if the xorb does not have these chunks, or if their length
+    /// differs.
     fn take(&mut self, term: &Term, contents: &XorbContents) -> Option<()> {
         let raw = contents.layout.raw_range(term.chunks)?;
         if raw.byte_len() != u64::from(term.raw_len) {
@@ -144,13 +154,13 @@ impl Proof {
         for (place, hash) in contents.layout.chunks().skip(start).zip(hashes) {
             self.chunks.push(hash, place.raw.byte_len());
         }
-        // Chunks that dedup may find: the first one of every file, and one in 1024 of its xorbs
-        // (spec 1.8).
+        // Clients query the first chunk of a file, and chunks with an eligible hash, which are one
+        // in 1024 (spec 1.8). So these are the chunks that dedup must find.
         if std::mem::take(&mut self.is_first) {
             self.dedup.extend(hashes.first().map(|first| (*first, term.xorb)));
         }
-        let asked_for = contents.chunk_hashes.iter().filter(|hash| hash.is_dedup_eligible());
-        self.dedup.extend(asked_for.map(|hash| (*hash, term.xorb)));
+        let eligible = contents.chunk_hashes.iter().filter(|hash| hash.is_dedup_eligible());
+        self.dedup.extend(eligible.map(|hash| (*hash, term.xorb)));
         self.raw_len += raw.byte_len();
         Some(())
     }

@@ -1,13 +1,19 @@
-//! Takes a backup, also of a store that is being written to.
+//! Takes a backup: appends to an archive what it does not have yet. Clients may write to the store
+//! meanwhile.
 //!
-//! There is no lock and no snapshot. Xorbs are listed once and come first. Files follow page by
-//! page, and a file is added only if the archive has all of its xorbs. So a file that was
-//! registered before the run began is in the archive when it ends: its xorbs were in the list. Or a
-//! compaction has switched it to new xorbs meanwhile, and a second pass over both finds them. A
-//! file that is registered meanwhile is added whole or left to the next run.
+//! A run takes no lock and no snapshot of the store. It lists all xorbs, and appends those that the
+//! archive does not have. Then it lists all files page by page, and appends a file only if the
+//! archive has all of its xorbs. A file that was registered before the run is appended, because its
+//! xorbs are in the list. If a compaction has switched the file to new xorbs after the list was
+//! made, a second pass over xorbs and files appends it. A file that is registered during the run is
+//! appended as a whole or left to the next run.
 //!
-//! A blob is verified while it is read, so damage does not get into the archive. It is reported,
-//! its files are left out, and the rest continues.
+//! Every xorb is verified while its blob is read, so that no damage gets into the archive. A
+//! damaged xorb is reported and left out, with the files that need it. The run continues with the
+//! others.
+//!
+//! After `Ok` everything that was appended is durable. A crash leaves the archive up to its last
+//! complete blob, and the next run continues there.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,62 +28,56 @@ use super::record::is_readable;
 use super::record::{KeysHead, frame};
 use super::write::BackupArchive;
 use super::{Kind, Watch};
-use crate::blob::{BlobKey, BlobStore};
+use crate::blob::BlobKey;
 use crate::format::xorb::{Unpacked, Unpacker, VerifiedXorb};
 use crate::format::{ByteRange, FileHash, XorbHash};
-use crate::index::{FileRecord, Index, XorbRow};
+use crate::index::{FileRecord, XorbRow};
 use crate::rca::Storage;
 use crate::runtime::blocking::{Pool, Running};
 use crate::runtime::incarnation::Incarnation;
 use crate::service::access::KeyRing;
-use crate::service::{ReadError, StoreError};
+use crate::service::{ReadError, Store, StoreError};
 
-/// Contents at which a blob is written. Small xorbs share one: each blob costs two syncs and is
-/// committed as a whole.
+/// A page is written as one blob of the archive when it has this length. So small xorbs share a
+/// blob, because each blob costs two syncs.
 const PAGE_LEN: u64 = 8 << 20;
-
-/// A store to be backed up.
-#[derive(Debug)]
-pub struct Origin {
-    /// Its blobs.
-    pub blobs: Arc<dyn BlobStore>,
-    /// Its index; only read.
-    pub index: Arc<dyn Index>,
-    /// Verifies blobs and writes the archive; up to two threads are used.
-    pub pool: Pool,
-}
 
 /// The result of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackedUp {
-    /// Xorbs that the archive did not have.
+    /// Number of xorbs that were appended.
     pub xorb_count: u64,
-    /// Bytes of their blobs.
+    /// Bytes of the blobs of these xorbs in the store.
     pub serialized_len: u64,
-    /// Files that the archive did not have, or not in their current state.
+    /// Number of files that were appended, because they were new or have changed.
     pub file_count: u64,
-    /// Whether keys were added.
+    /// Whether keys were appended.
     pub added_keys: bool,
-    /// Xorbs that could not be read; each was reported.
+    /// Number of reported problems: xorbs that could not be read, and files whose record would be
+    /// too long.
     pub problem_count: u64,
-    /// Files that need one of them.
+    /// Number of files that were left out: they need an unreadable xorb, or their record would be
+    /// too long.
     pub left_out_count: u64,
-    /// Files whose xorbs were added during the run; the next one adds them.
+    /// Number of files that wait for the next run, because one of their xorbs was stored after the
+    /// last list of xorbs.
     pub waiting_count: u64,
-    /// Bytes by which the archive has grown.
+    /// Number of bytes by which the archive has grown.
     pub added_len: u64,
-    /// Bytes of the archive.
+    /// Length of the archive in bytes.
     pub archive_len: u64,
-    /// Bytes of the archive that were read to learn its contents.
+    /// Number of bytes of the archive that were read to learn what it contains.
     pub archive_read_len: u64,
 }
 
-impl Origin {
-    /// Adds everything that the archive does not have yet.
+impl Store {
+    /// Appends all xorbs and files that the archive does not have yet, and the keys if they are
+    /// given. Does not change the store. Uses up to two workers: one verifies xorbs while the other
+    /// writes the archive.
     ///
     /// # Errors
     ///
-    /// See [`BackupError`]. Unreadable parts of the store are no error but counted.
+    /// See [`BackupError`]. An unreadable xorb is not an error but counted in the result.
     pub async fn back_up<S>(
         &self,
         storage: S,
@@ -90,7 +90,7 @@ impl Origin {
         let (archive, known) = self.pool.run(move || BackupArchive::open(storage)).await?;
         let pipe = Pipe { pool: self.pool.clone(), idle: Some(archive), running: None };
         let mut run = Run {
-            origin: self,
+            store: self,
             known,
             pipe,
             watch,
@@ -101,8 +101,8 @@ impl Origin {
         run.take_xorbs().await?;
         run.take_files().await?;
         if run.done.waiting_count > 0 {
-            // A compaction may have switched an old file to new xorbs while this run listed the old
-            // ones. The new ones existed before the switch, so a second pass finds them.
+            // A compaction may have switched an old file to new xorbs after the list of xorbs was
+            // made. The new xorbs were stored before the switch, so a second list has them.
             (run.done.waiting_count, run.done.left_out_count) = (0, 0);
             run.take_xorbs().await?;
             run.take_files().await?;
@@ -113,7 +113,8 @@ impl Origin {
         run.finish().await
     }
 
-    /// The xorb in its unpacked form, verified; `None` where the index no longer has it either.
+    /// Reads and verifies a xorb, and returns it in its unpacked form. `None` if the xorb was
+    /// deleted after it was listed.
     async fn read_xorb(&self, listed: &ListedXorb) -> Result<Option<Unpacked>, ReadError> {
         let hash = listed.hash;
         let mut listed = *listed;
@@ -123,9 +124,9 @@ impl Origin {
             if let Some(blob) = self.blobs.read(key, range).await.map_err(StoreError::from)? {
                 break blob;
             }
-            match self.find(hash).await? {
+            match self.find_row(hash).await? {
                 None => return Ok(None),
-                // Replaced long ago.
+                // The listed blob was replaced and deleted: read the current one.
                 Some(row) if row.incarnation != listed.incarnation => listed = ListedXorb::new(&row),
                 Some(_) => return Err(ReadError::Missing { hash }),
             }
@@ -140,7 +141,8 @@ impl Origin {
         if xorb.hash() == hash { Ok(Some(unpacked)) } else { Err(self.altered(hash, &xorb).await?) }
     }
 
-    /// Finds the first chunk of a blob that differs from the uploaded one.
+    /// The error for a blob that is a valid xorb, but another one than the row says. It names the
+    /// first chunk that differs.
     async fn altered(&self, hash: XorbHash, read: &VerifiedXorb) -> Result<ReadError, ReadError> {
         let columns = self.index.find_chunks(hash).await.map_err(StoreError::from)?;
         let expected = columns.map(|columns| columns.hashes).unwrap_or_default();
@@ -148,12 +150,12 @@ impl Origin {
         Ok(ReadError::Altered { hash, chunk: u32::try_from(same).unwrap_or(u32::MAX) })
     }
 
-    async fn find(&self, hash: XorbHash) -> Result<Option<XorbRow>, StoreError> {
+    async fn find_row(&self, hash: XorbHash) -> Result<Option<XorbRow>, StoreError> {
         Ok(self.index.find_xorb(hash).await?)
     }
 }
 
-/// A xorb of the list at the beginning.
+/// A xorb in the list of a run, with the blob that its row named then.
 #[derive(Clone, Copy)]
 struct ListedXorb {
     hash: XorbHash,
@@ -169,26 +171,30 @@ impl ListedXorb {
     }
 }
 
-/// One run.
+/// The state of one run.
 struct Run<'a, S> {
-    origin: &'a Origin,
+    store: &'a Store,
+    /// What the archive contains, including what this run has appended.
     known: Known,
     pipe: Pipe<S>,
     watch: Arc<dyn Watch>,
     done: BackedUp,
+    /// Xorbs that could not be read.
     unreadable: HashSet<XorbHash>,
+    /// Files whose record would be too long.
     too_long: HashSet<FileHash>,
 }
 
 impl<S: Storage + Send + 'static> Run<'_, S> {
+    /// Lists all xorbs, and appends those that the archive does not have.
     async fn take_xorbs(&mut self) -> Result<(), BackupError> {
         let mut rows = Vec::new();
-        for hash in self.origin.index.list_xorbs().await.map_err(StoreError::from)? {
+        for hash in self.store.index.list_xorbs().await.map_err(StoreError::from)? {
             if self.known.xorbs.contains(&hash) || self.unreadable.contains(&hash) {
                 continue;
             }
-            // A xorb that was deleted meanwhile was not needed.
-            if let Some(row) = self.origin.find(hash).await? {
+            // If the xorb was deleted meanwhile, no file needs it.
+            if let Some(row) = self.store.find_row(hash).await? {
                 rows.push(ListedXorb::new(&row));
             }
         }
@@ -196,7 +202,7 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
         let (mut page, mut position) = (Page::default(), 0);
         for listed in rows {
             let ListedXorb { hash, len, .. } = listed;
-            match self.origin.read_xorb(&listed).await {
+            match self.store.read_xorb(&listed).await {
                 Ok(Some(unpacked)) => {
                     page.push_xorb(hash, unpacked);
                     self.known.xorbs.insert(hash);
@@ -219,10 +225,12 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
         self.pipe.append(Kind::Xorbs, page).await
     }
 
+    /// Lists all files, and appends those that are new or have changed and whose xorbs the archive
+    /// has.
     async fn take_files(&mut self) -> Result<(), BackupError> {
         let (mut page, mut after) = (Page::default(), None);
         loop {
-            let files = self.origin.index.file_records(after).await.map_err(StoreError::from)?;
+            let files = self.store.index.file_records(after).await.map_err(StoreError::from)?;
             let Some(last) = files.last() else { break };
             after = Some(last.hash);
             for file in files {
@@ -231,8 +239,8 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
                     continue;
                 }
                 if !is_readable(&encoded) {
-                    // An archive with it could never be restored, and nothing can be removed from
-                    // one.
+                    // With this record, the archive could never be restored, and no record can be
+                    // removed from it.
                     if self.too_long.insert(file.hash) {
                         self.watch.problem(&RecordTooLong { file: file.hash });
                         self.done.problem_count += 1;
@@ -251,7 +259,8 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
         self.pipe.append(Kind::Files, page).await
     }
 
-    /// Whether the archive has all xorbs of the file. If not, the file is counted.
+    /// Whether the archive has all xorbs of the file. If not, counts the file: as left out if one
+    /// of the missing xorbs is unreadable, otherwise as waiting.
     fn has_xorbs_of(&mut self, file: &FileRecord) -> bool {
         let is_missing = |xorb: &XorbHash| !self.known.xorbs.contains(xorb);
         let mut missing = file.terms.iter().map(|term| term.xorb).filter(is_missing).peekable();
@@ -266,6 +275,7 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
         false
     }
 
+    /// Appends the keys, unless they are the last keys in the archive.
     async fn take_keys(&mut self, keys: &KeyRing) -> Result<(), BackupError> {
         let text = keys.to_file_text();
         let digest = RecordDigest::of(text.expose().as_bytes());
@@ -279,9 +289,10 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
         self.pipe.append(Kind::Keys, page).await
     }
 
+    /// Writes the last catalog, and completes the result.
     async fn finish(mut self) -> Result<BackedUp, BackupError> {
         let mut archive = self.pipe.settle().await?;
-        let archive = self.origin.pool.run(move || archive.close().map(|()| archive)).await?;
+        let archive = self.store.pool.run(move || archive.close().map(|()| archive)).await?;
         self.done.added_len = archive.added_len();
         self.done.archive_len = archive.len();
         self.done.archive_read_len = archive.read_len();
@@ -289,23 +300,25 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
     }
 }
 
-/// The names of the file's repositories and owners exceed the limit for reading its record.
+/// A file has so many repositories and owners that its record would be too long to be read back.
 #[derive(Debug, Error)]
 #[error("file {file} is registered by too many repositories for a record of it")]
 struct RecordTooLong {
     file: FileHash,
 }
 
-/// The archive, which is appended to while the next page is being read: at most two pages are in
+/// Appends a page to the archive while the run fills the next page. So at most two pages are in
 /// memory.
 struct Pipe<S> {
     pool: Pool,
+    /// The archive, until the first append.
     idle: Option<BackupArchive<S>>,
+    /// The append that is running. It returns the archive.
     running: Option<Running<Result<BackupArchive<S>, ArchiveError>>>,
 }
 
 impl<S: Storage + Send + 'static> Pipe<S> {
-    /// Waits for the previous page, and begins to append this one.
+    /// Waits until the previous page is appended, and begins to append this one.
     async fn append(&mut self, kind: Kind, page: Page) -> Result<(), BackupError> {
         if page.is_empty() {
             return Ok(());
@@ -315,7 +328,7 @@ impl<S: Storage + Send + 'static> Pipe<S> {
         Ok(())
     }
 
-    /// Waits until everything is appended.
+    /// Waits until the running append has ended, and returns the archive.
     async fn settle(&mut self) -> Result<BackupArchive<S>, BackupError> {
         if let Some(running) = self.running.take() {
             return Ok(running.await?);

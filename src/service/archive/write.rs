@@ -1,7 +1,8 @@
-//! An archive that is being written: its contents so far, and appending to it.
+//! Opens an archive for a backup, and appends blobs to it.
 //!
-//! An appended blob is durable when the append returns. A crash leaves all blobs before it, and
-//! bytes after them that the next run truncates.
+//! A blob is durable when [`append`](BackupArchive::append) returns `Ok`. A crash during an append
+//! leaves all earlier blobs. It may leave a part of the new one after the end of the archive, which
+//! the next run truncates.
 
 use std::io::{Read, Seek};
 use std::sync::atomic::Ordering;
@@ -14,33 +15,33 @@ use super::record::{FileHead, KeysHead, Records, XorbHead, parse};
 use super::{Kind, SIGNATURE_PREFIX};
 use crate::rca::{Dialect, Event, Outline, ReadOptions, Reader, Storage, UnverifiedBlob, WriteOptions, Writer};
 
-/// Contents after the last catalog at which the next one is written. After a run that was killed,
-/// the next one reads about so much again, which takes seconds.
+/// A catalog is written after this length of contents. The length bounds how much the next run must
+/// read again after a run that was killed. To read it takes seconds.
 const CATALOG_EVERY_LEN: u64 = 1 << 30;
 
-/// An archive to back up into. All of its operations block.
+/// An archive to which a backup is appended. All operations block.
 #[derive(Debug)]
 pub struct BackupArchive<S> {
     writer: Writer<Counted<S>>,
     blob_count: u64,
-    /// Entries without a catalog.
+    /// The entries of records that are in no catalog yet.
     uncatalogued: Entries,
+    /// The length of these records, as far as this run has appended them.
     uncatalogued_len: u64,
-    /// Whether a run that was killed has left entries without a catalog.
+    /// Whether a run that was killed has left entries that are in no catalog.
     has_leftovers: bool,
-    /// Bytes of the archive when it was opened.
+    /// Length of the archive in bytes when it was opened.
     opened_len: u64,
-    /// Bytes that were read to learn its contents. Later reads are the writer's, of recently
-    /// written data.
+    /// Number of bytes that `open` has read. Later reads of the writer are not counted.
     read_len: u64,
 }
 
 impl<S: Storage> BackupArchive<S> {
-    /// Opens an archive that was begun with [`empty_archive`](super::empty_archive), and reads its
-    /// catalogs.
+    /// Opens an archive that was begun with [`empty_archive`](super::empty_archive). Locks it until
+    /// it is dropped. Returns it, and what it contains.
     ///
-    /// Reads the varints of all blobs, the catalogs, and the sessions after the last one. Changes
-    /// nothing, except that it truncates what a run that was killed has left after the end.
+    /// Reads the length of every blob, the catalogs, and the sessions after the last catalog.
+    /// Changes nothing, except that it truncates the bytes after the end of the archive.
     ///
     /// # Errors
     ///
@@ -62,10 +63,11 @@ impl<S: Storage> BackupArchive<S> {
         Ok((archive, known))
     }
 
-    /// Appends records as one blob; durable when it returns.
+    /// Appends the records of a page as one blob, which is durable when this returns `Ok`. May also
+    /// append a catalog, before or after the blob.
     pub(super) fn append(&mut self, kind: Kind, mut page: Page) -> Result<(), ArchiveError> {
-        // First, so that runs that are killed repeatedly do not leave more and more to be read
-        // again.
+        // The catalog for the leftovers is written first. Otherwise, runs that are killed
+        // repeatedly would leave more and more records that every later run must read again.
         if std::mem::take(&mut self.has_leftovers) {
             self.close()?;
         }
@@ -76,12 +78,14 @@ impl<S: Storage> BackupArchive<S> {
         if self.uncatalogued_len >= CATALOG_EVERY_LEN { self.close() } else { Ok(()) }
     }
 
-    /// Writes the catalog of the entries since the last one, if there are any.
+    /// Writes a catalog of the entries since the last catalog, if there are any. To be called at
+    /// the end of a run, and whenever a catalog is due.
     pub(super) fn close(&mut self) -> Result<(), ArchiveError> {
         if self.uncatalogued.is_empty() {
             return Ok(());
         }
         let catalog = self.uncatalogued.encode();
+        // The catalog is alone in its session, so that it can be read without other data.
         self.writer.begin_session()?;
         self.append_blob(Kind::Catalog, catalog.as_slice())?;
         self.writer.begin_session()?;
@@ -89,23 +93,24 @@ impl<S: Storage> BackupArchive<S> {
         Ok(())
     }
 
+    /// Appends a blob with the name for its kind and its place.
     fn append_blob(&mut self, kind: Kind, content: impl Read) -> Result<(), ArchiveError> {
         self.writer.append(&kind.name(self.blob_count), content)?;
         self.blob_count += 1;
         Ok(())
     }
 
-    /// Bytes of the archive.
+    /// Length of the archive in bytes.
     pub(super) fn len(&self) -> u64 {
         self.writer.committed_end()
     }
 
-    /// Bytes by which it has grown since it was opened.
+    /// Number of bytes by which the archive has grown since it was opened.
     pub(super) fn added_len(&self) -> u64 {
         self.len() - self.opened_len
     }
 
-    /// Bytes of it that were read to learn its contents.
+    /// Number of bytes of the archive that were read to learn what it contains.
     pub(super) const fn read_len(&self) -> u64 {
         self.read_len
     }
@@ -116,7 +121,8 @@ impl<S: Storage> BackupArchive<S> {
     }
 }
 
-/// Checks the first blob only, before anything is locked or trusted: it reveals most wrong files.
+/// Checks that the first blob of a file is that of a backup. A writer locks the file and may
+/// truncate it, so this check comes first: it detects most files of other kinds.
 pub(super) fn check_signature<S: Read + Seek>(storage: &mut S) -> Result<(), ArchiveError> {
     let io = |source| ArchiveError::Io(crate::rca::Error::Io { op: "seek in", offset: 0, source });
     storage.rewind().map_err(io)?;
@@ -124,8 +130,8 @@ pub(super) fn check_signature<S: Read + Seek>(storage: &mut S) -> Result<(), Arc
     let not_ours = |reason| Err(ArchiveError::NotABackup { reason });
     match reader.next_blob() {
         Ok(Some(blob)) => check_name(blob.name()),
-        // For the format, a file of two zero bytes is an empty archive, but it may be of any
-        // origin.
+        // In the RCA format, any file that begins with two zero bytes is an empty archive. So this
+        // file may be of any kind.
         Ok(None) => not_ours("it has no blob and may be another kind of file"),
         Err(error) if error.is_damage() => not_ours("its first bytes are not those of an archive"),
         Err(error) => Err(error.into()),
@@ -141,7 +147,7 @@ fn check_name(name: &str) -> Result<(), ArchiveError> {
     }
 }
 
-/// The contents of the archive, and the part of them without a catalog.
+/// What the archive contains, and which of these entries are in no catalog.
 fn read_catalogs<R: Read + Seek>(outline: &mut Outline<R>) -> Result<(Known, Entries), ArchiveError> {
     let (mut known, mut last) = (Known::default(), None);
     for index in 0..outline.session_count() {
@@ -157,7 +163,8 @@ fn read_catalogs<R: Read + Seek>(outline: &mut Outline<R>) -> Result<(Known, Ent
     Ok((known, uncatalogued))
 }
 
-/// The catalog of a session that has one; of other sessions only the first name is read.
+/// The catalog of a session; `None` if the session has other blobs. Of such a session, only the
+/// name of the first blob is read.
 fn read_catalog<R: Read + Seek>(outline: &mut Outline<R>, index: usize) -> Result<Option<Entries>, ArchiveError> {
     let Some(reader) = outline.session(index)? else { return Ok(None) };
     let entries = match reader.next_event()? {
@@ -171,7 +178,7 @@ fn read_catalog<R: Read + Seek>(outline: &mut Outline<R>, index: usize) -> Resul
     Ok(Some(entries))
 }
 
-/// The entries of a session, by reading all of it.
+/// The entries of a session that has no catalog. Reads the whole session.
 fn read_session<R: Read + Seek>(outline: &mut Outline<R>, index: usize) -> Result<Entries, ArchiveError> {
     let mut entries = Entries::default();
     let Some(reader) = outline.session(index)? else { return Ok(entries) };
@@ -182,16 +189,18 @@ fn read_session<R: Read + Seek>(outline: &mut Outline<R>, index: usize) -> Resul
     Ok(entries)
 }
 
+/// Reads to the end of a session, which verifies its hash.
 fn finish_session<R: Read + Seek>(reader: &mut Reader<R>) -> Result<(), ArchiveError> {
     while let Event::Blob(_) = reader.next_event()? {}
     check_dialect(reader.dialect())
 }
 
+/// Refuses an archive in another dialect of the format than zorb writes.
 pub(super) fn check_dialect(dialect: Dialect) -> Result<(), ArchiveError> {
     if dialect == Dialect::Reference { Ok(()) } else { Err(ArchiveError::Dialect) }
 }
 
-/// Collects the entries of a blob; the contents of bodies do not matter here.
+/// Adds the entries of a blob to `entries`. Skips the bodies of xorbs.
 fn read_blob<R: Read>(blob: UnverifiedBlob<'_, R>, entries: &mut Entries) -> Result<(), ArchiveError> {
     let name = blob.name().to_owned();
     let kind = Kind::of(&name);
@@ -219,7 +228,8 @@ fn read_blob<R: Read>(blob: UnverifiedBlob<'_, R>, entries: &mut Entries) -> Res
             }
             Ok(())
         }
-        // This version never writes a catalog into a session with other blobs.
+        // zorb writes a catalog as the only blob of its session, and `read_catalog` reads it. So no
+        // catalog can be here.
         Some(Kind::Catalog) | None => Err(records.malformed("this version does not support it; use a newer zorb")),
     }
 }

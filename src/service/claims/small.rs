@@ -1,5 +1,6 @@
-//! Claims of small files, which clients pack by the thousand into one xorb: read together, and
-//! settled in one transaction. Alone each would take a query, a read and a transaction of its own.
+//! Verifies the claims of small files. Clients pack thousands of small files into one xorb. So
+//! files that are close to each other are read with one read, and all are settled in one
+//! transaction. One query, read and transaction per file would take longer.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,33 +12,39 @@ use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, FileHash, XorbHash};
 use crate::index::Claim;
 use crate::runtime::telemetry::chain;
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::download::StoredXorb;
 use crate::service::error::{ReadError, StoreError};
 
-/// Raw bytes of a file that is read together with others.
+/// Maximum length of a file that is read together with others.
 const SMALL_LEN: u64 = 256 << 10;
 
-/// Raw bytes that are in memory at once: one file at least.
+/// Maximum raw length of a run. A run is in memory as a whole.
 const MAX_RUN_LEN: u64 = 4 << 20;
 
-/// Bytes between two files that are read and discarded: decoding them costs as much as another
-/// read. Clients list files by hash, so the files of one page are scattered over their xorbs.
+/// Maximum gap between two files of a run. The bytes of the gap are decoded and discarded, and to
+/// decode this many bytes costs as much as a separate read. Gaps are common: a page lists files in
+/// the order of their registration. Clients register files in the order of their hashes, which is
+/// not the order in a xorb.
 const MAX_GAP_LEN: u64 = 64 << 10;
 
-/// Files that lie close together in a xorb.
+/// Files that are close to each other in a xorb and are read together.
 struct Run {
+    /// The raw bytes of the xorb from the first of these files to the last.
     bytes: ByteRange,
     claims: Vec<Placed>,
 }
 
-/// A claim of a file, and the file's place in the raw bytes of its xorb.
+/// A claim, and the range of its file in the raw bytes of the xorb.
 type Placed = (Claim, ByteRange);
 
-impl Cas {
-    /// Settles the true claims of small files among these, and reads so many bytes for that, or one
-    /// run more. Returns the others, which may be true as well, and how many bytes were read; 0
-    /// where no claim was settled.
+impl Store {
+    /// Reads the small files of these claims together, and settles the claims that are true. Begins
+    /// no further run after `max_len` bytes were read.
+    ///
+    /// Returns the claims that were not settled, and how many bytes were read. A returned claim may
+    /// be true or false, and its file must be read alone. If no claim was settled, the returned
+    /// number of bytes is 0: the reads were no progress, and do not count for the round.
     pub(super) async fn settle_small(&self, claims: Vec<Claim>, max_len: u64) -> Result<(Vec<Claim>, u64), StoreError> {
         let terms = self.index.single_terms(claims.iter().map(|claim| claim.file).collect(), SMALL_LEN).await?;
         let mut terms: HashMap<FileHash, Term> = terms.into_iter().collect();
@@ -68,7 +75,8 @@ impl Cas {
                         rest.extend(others.into_iter().map(|(claim, _)| claim));
                     }
                     Err(error) => {
-                        // The faulty file is found when each is read alone.
+                        // One of the files cannot be read. Each is read alone later, which shows
+                        // which one.
                         tracing::debug!(xorb = %hash, error = %chain(&error), "small files are not read together");
                         rest.extend(claims.into_iter().map(|(claim, _)| claim));
                     }
@@ -83,7 +91,7 @@ impl Cas {
         Ok((rest, read_len))
     }
 
-    /// The claims of a run that are true, and those that are false.
+    /// Reads a run. Returns its claims that are true, and the others.
     async fn read_run(
         &self,
         xorb: &StoredXorb,
@@ -104,17 +112,18 @@ impl Cas {
             };
             claims.into_iter().partition::<Vec<_>, _>(is_true)
         };
-        Ok(self.verify_pool.run(compare).await)
+        Ok(self.pool.run(compare).await)
     }
 }
 
-/// A place in the bytes that were read from `start` on.
+/// The indexes of a range of the xorb in a buffer with the bytes of the xorb from `start` on.
 fn within(place: ByteRange, start: u64) -> Option<Range<usize>> {
     let offset = |at: u64| usize::try_from(at.checked_sub(start)?).ok();
     Some(offset(place.start())?..offset(place.end())?)
 }
 
-/// Groups files that are close together; returns those whose terms do not match the xorb apart.
+/// Groups the files of these claims into runs. Also returns the claims whose term does not match
+/// the layout of the xorb.
 fn runs(xorb: &StoredXorb, claims: Vec<(Claim, Term)>) -> (Vec<Run>, Vec<Claim>) {
     let (mut placed, mut mismatched) = (Vec::with_capacity(claims.len()), Vec::new());
     for (claim, term) in claims {

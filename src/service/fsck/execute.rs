@@ -1,4 +1,5 @@
-//! Repairs findings. Every repair checks its finding again.
+//! Repairs findings. What a crash can leave, and which repairs are safe beside a server, is in
+//! [`fsck`](super).
 
 use futures_util::TryStreamExt;
 
@@ -10,25 +11,25 @@ use crate::index::{IndexErrorKind, Ticket, XorbState};
 use crate::service::error::StoreError;
 use crate::service::verify::{Pace, Proven, Verdict, key};
 
-/// Xorbs whose times are set back in one transaction: it must not hold the lock of the database for
-/// long.
+/// Maximum number of xorbs whose times one transaction sets back. A transaction of more xorbs would
+/// hold the lock of the database for too long.
 const TIMES_PAGE_COUNT: u32 = 500;
 
 /// The result of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is repaired, or was no longer wrong.
+    /// The fault is repaired, or no longer exists.
     Repaired,
     /// The xorb is quarantined. An upload or an archive can restore it.
     Quarantined,
-    /// Nothing was done, since no repair is possible here.
+    /// The fault is not repaired: fsck cannot repair it, or the store has changed meanwhile.
     Left,
-    /// Nothing was done, since a server may be running.
+    /// Nothing was done, because the repair needs exclusive use of the store.
     NeedsAlone,
 }
 
 impl Outcome {
-    /// In words.
+    /// The name in the output of `zorb fsck`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -41,11 +42,14 @@ impl Outcome {
 }
 
 impl Fsck {
-    /// Repairs a finding, as far as possible. May be repeated.
+    /// Repairs a finding, if that is possible without an upload or an archive.
+    ///
+    /// The caller must hold the right to delete blobs of this store. A second call with the same
+    /// finding does no harm, except for [`Repair::Add`], which is added again.
     ///
     /// # Errors
     ///
-    /// The store failed; the finding stands.
+    /// The store failed, and the fault may still exist.
     pub async fn execute(&self, finding: &Finding) -> Result<Outcome, StoreError> {
         if finding.repair.needs_alone() && self.presence == Presence::Shared {
             return Ok(Outcome::NeedsAlone);
@@ -57,142 +61,157 @@ impl Fsck {
             (Repair::Finish, Some(xorb), _) => self.finish(xorb).await,
             (Repair::Rebuild, _, Some(file)) => self.rebuild(file).await,
             (Repair::Add(drift), ..) => {
-                self.index.repair_totals(drift).await?;
+                self.store.index.repair_totals(drift).await?;
                 Ok(Outcome::Repaired)
             }
             (Repair::Clear, ..) => {
-                self.blobs.remove_stray_drafts().await?;
+                self.store.blobs.remove_stray_drafts().await?;
                 Ok(Outcome::Repaired)
             }
-            (Repair::SetBack, ..) if self.trusts_clock => self.set_times_back().await,
+            (Repair::SetBack, ..) if self.trusts_clock => self.clamp_times().await,
             _ => Ok(Outcome::Left),
         }
     }
 
-    async fn set_times_back(&self) -> Result<Outcome, StoreError> {
-        let (now, mut after) = (self.clock.now(), None);
+    async fn clamp_times(&self) -> Result<Outcome, StoreError> {
+        let (now, mut after) = (self.store.clock.now(), None);
         loop {
-            after = self.index.set_times_back(after, TIMES_PAGE_COUNT, future(now), now).await?;
+            after = self.store.index.clamp_times(after, TIMES_PAGE_COUNT, future(now), now).await?;
             if after.is_none() {
                 break;
             }
         }
-        // Last: until then no garbage is collected, whatever a crash leaves.
-        self.index.set_collection_back(now).await?;
+        // This must be last: GC does not run while the time of the last collection is in the
+        // future. So GC does not run after a crash before this line, which may leave other times in
+        // the future.
+        self.store.index.set_collection_back(now).await?;
         Ok(Outcome::Repaired)
     }
 
     async fn rebuild(&self, file: FileHash) -> Result<Outcome, StoreError> {
-        self.index.rebuild_references(file).await?;
+        self.store.index.rebuild_references(file).await?;
         Ok(Outcome::Repaired)
     }
 
-    /// Reads the blob again and marks its row, unless it was healed since.
+    /// Reads the blob again. Marks its row as damaged, unless the row describes the blob now.
     async fn quarantine(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
-        let Some(seen) = self.index.find_health(hash).await? else { return Ok(Outcome::Repaired) };
+        let Some(seen) = self.store.index.find_health(hash).await? else { return Ok(Outcome::Repaired) };
         match self.verifier().verify(key(&seen), Some(seen.serialized_len), &mut Pace::new(None)).await? {
-            Verdict::Sound(proven) if proven.is_described(&*self.index, &seen).await? => Ok(Outcome::Repaired),
+            Verdict::Sound(proven) if proven.is_described(&*self.store.index, &seen).await? => Ok(Outcome::Repaired),
             _ => {
-                self.index.mark_damaged(seen, self.clock.now()).await?;
+                self.store.index.mark_damaged(seen, self.store.clock.now()).await?;
                 Ok(Outcome::Quarantined)
             }
         }
     }
 
-    /// Reads the blob again and updates its row.
+    /// Reads the blob again. Marks its row as sound if the row describes the blob, and as damaged
+    /// if the blob is damaged. If the blob is another serialization, updates the row to describe
+    /// it.
     async fn recheck(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
-        let Some(seen) = self.index.find_health(hash).await? else { return Ok(Outcome::Repaired) };
+        let Some(seen) = self.store.index.find_health(hash).await? else { return Ok(Outcome::Repaired) };
         match self.verifier().verify(key(&seen), Some(seen.serialized_len), &mut Pace::new(None)).await? {
-            Verdict::Sound(proven) if proven.is_described(&*self.index, &seen).await? => {
-                let is_marked = self.index.mark_sound(seen, self.clock.now()).await?;
+            Verdict::Sound(proven) if proven.is_described(&*self.store.index, &seen).await? => {
+                let is_marked = self.store.index.mark_sound(seen, self.store.clock.now()).await?;
                 Ok(if is_marked { Outcome::Repaired } else { Outcome::Left })
             }
             Verdict::Sound(_) if self.presence == Presence::Shared => Ok(Outcome::NeedsAlone),
             Verdict::Sound(proven) => {
                 self.make_durable(key(&seen), &proven).await?;
-                match self.index.heal_xorb(proven.into_row(), seen.ticket, self.clock.now()).await {
+                match self.store.index.describe_xorb_again(proven.into_row(), seen.ticket, self.store.clock.now()).await
+                {
                     Err(error) if error.kind == IndexErrorKind::Lost => Ok(Outcome::Left),
                     healed => healed.map(|()| Outcome::Repaired).map_err(StoreError::from),
                 }
             }
             Verdict::Damaged(_) => {
-                self.index.mark_damaged(seen, self.clock.now()).await?;
+                self.store.index.mark_damaged(seen, self.store.clock.now()).await?;
                 Ok(Outcome::Quarantined)
             }
         }
     }
 
-    /// Enters or removes a blob that the index does not know.
+    /// Adopts or removes a blob, unless the index knows it by now.
     async fn settle(&self, finding: &Finding) -> Result<Outcome, StoreError> {
         let Some(blob) = finding.blob else { return Ok(Outcome::Left) };
         let name = (blob.xorb_hash(), blob.incarnation());
-        if self.index.unaccounted(vec![name]).await?.is_empty() {
+        if self.store.index.unknown_names(vec![name]).await?.is_empty() {
             return Ok(Outcome::Repaired);
         }
         if finding.repair == Repair::Adopt { self.adopt(blob).await } else { self.remove(blob).await }
     }
 
+    /// Makes a sound blob that the index does not know the blob of its xorb, unless the xorb has
+    /// another sound blob.
     async fn adopt(&self, blob: BlobKey) -> Result<Outcome, StoreError> {
         let Verdict::Sound(proven) = self.verifier().verify(blob, None, &mut Pace::new(None)).await? else {
             return Ok(Outcome::Left);
         };
         self.make_durable(blob, &proven).await?;
-        let (hash, incarnation, now) = (blob.xorb_hash(), blob.incarnation(), self.clock.now());
-        let len = proven.serialized_len();
+        let (hash, incarnation, now) = (blob.xorb_hash(), blob.incarnation(), self.store.clock.now());
         let row = proven.into_row();
-        let Some(seen) = self.index.find_health(hash).await? else {
-            // The row is not staged first. The next start would delete the blob of a staged row,
-            // and it may be the last copy of a file's data.
-            self.index.adopt_xorb(row, incarnation, Ticket::random(), now).await?;
+        let Some(mut seen) = self.store.index.find_health(hash).await? else {
+            // The row becomes live in one step and is not staged first. After a crash, the next
+            // start would delete the blob of a staged row, which may be the last copy of its data.
+            self.store.index.adopt_xorb(row, incarnation, Ticket::random(), now).await?;
             return Ok(Outcome::Repaired);
         };
         if self.is_surplus(blob).await? {
             return Ok(Outcome::Left);
         }
-        self.index.begin_object(hash, incarnation, len, now).await?;
-        match self.index.replace_xorb(row, seen.ticket, incarnation, now).await {
+        if seen.damaged_at.is_none() {
+            // `is_surplus` has found that the blob of the row is damaged, but the row does not say
+            // so. The mark keeps this blob from being served by its old URLs after the replacement.
+            self.store.index.mark_damaged(seen, now).await?;
+            let Some(marked) = self.store.index.find_health(hash).await? else { return Ok(Outcome::Left) };
+            seen = marked;
+        }
+        match self.store.index.adopt_blob(row, seen.ticket, incarnation, now).await {
             Err(error) if error.kind == IndexErrorKind::Lost => Ok(Outcome::Left),
             replaced => replaced.map(|()| Outcome::Repaired).map_err(StoreError::from),
         }
     }
 
-    /// Publishes a blob once more, unchanged. Its durability is unknown, since it was found without
-    /// a row or with a wrong one.
+    /// Makes an existing blob durable before a row describes it: copies the blob into a draft, and
+    /// publishes the draft under the same name. The blob may never have been synced, because of a
+    /// crash during its upload.
     async fn make_durable(&self, key: BlobKey, proven: &Proven) -> Result<(), StoreError> {
         let bytes = ByteRange::new(0, proven.serialized_len()).expect("a xorb has at least a chunk");
-        let Some(mut blob) = self.blobs.read(key, bytes).await? else { return Ok(()) };
-        let blobs = self.blobs.clone();
-        let mut draft = self.pool.run(move || blobs.draft()).await?;
+        let Some(mut blob) = self.store.blobs.read(key, bytes).await? else { return Ok(()) };
+        let blobs = self.store.blobs.clone();
+        let mut draft = self.store.pool.run(move || blobs.draft()).await?;
         while let Some(piece) = blob.try_next().await? {
             let write = move || draft.write(&piece).map(|()| draft);
-            draft = self.pool.run(write).await?;
+            draft = self.store.pool.run(write).await?;
         }
         Draft::publish(draft, key).await?;
         Ok(())
     }
 
+    /// Removes a blob that no row names. The order of the steps is explained in [`fsck`](super).
     async fn remove(&self, blob: BlobKey) -> Result<Outcome, StoreError> {
         let (hash, incarnation) = (blob.xorb_hash(), blob.incarnation());
-        if self.index.bury_object(hash, incarnation, 0, self.clock.now()).await? {
-            self.blobs.delete(blob).await?;
-            self.index.forget_object(hash, incarnation).await?;
+        if self.store.index.mark_object_dead(hash, incarnation, 0, self.store.clock.now()).await? {
+            self.store.blobs.delete(blob).await?;
+            self.store.index.forget_object(hash, incarnation).await?;
         }
         Ok(Outcome::Repaired)
     }
 
-    /// Completes an unfinished row like the start of a server.
+    /// Deletes the row and the blob of an interrupted upload or deletion, as the start of a server
+    /// does.
     async fn finish(&self, hash: XorbHash) -> Result<Outcome, StoreError> {
-        let unfinished = self.index.unfinished_xorbs().await?;
+        let unfinished = self.store.index.unfinished_xorbs().await?;
         let Some((_, state)) = unfinished.into_iter().find(|(xorb, _)| *xorb == hash) else {
             return Ok(Outcome::Repaired);
         };
         if state == XorbState::Staged {
-            self.index.abandon_xorb(hash, self.clock.now()).await?;
+            self.store.index.abandon_xorb(hash, self.store.clock.now()).await?;
         }
-        if let Some(incarnation) = self.index.incarnation_of(hash).await? {
-            self.blobs.delete(BlobKey::new(hash, incarnation)).await?;
+        if let Some(incarnation) = self.store.index.incarnation_of(hash).await? {
+            self.store.blobs.delete(BlobKey::new(hash, incarnation)).await?;
         }
-        self.index.forget_xorb(hash).await?;
+        self.store.index.forget_xorb(hash).await?;
         Ok(Outcome::Repaired)
     }
 }

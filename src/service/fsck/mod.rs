@@ -1,49 +1,69 @@
-//! The check of a whole store: rows against blobs, blobs against rows, references against terms.
+//! The check of a whole store (`zorb fsck`). It compares the row of every xorb with its blob, and
+//! every blob with the rows. It compares the references of every file (its rows in `xorb_files`)
+//! with its terms.
 //!
-//! [`Walk`] reads the store and returns findings, a page at a time. [`Finding::repair`](Repair)
-//! proposes a repair for each, and [`Fsck::execute`] performs it. Every repair checks again, in its
-//! own transaction, so that meanwhile changes stay and a second repair does nothing.
+//! [`Walk`] reads the store and returns findings, a page at a time. Each [`Finding`] proposes a
+//! [`Repair`], and [`Fsck::execute`] performs it. Time passes between the two, so a repair first
+//! checks whether the fault still exists. A fault that no longer exists counts as repaired. The
+//! exception is [`Repair::Add`]: it adds the difference that the walk has measured, without a
+//! check. A finding of this kind must therefore be executed only once.
 //!
 //! # Beside a running server
 //!
-//! Finding is reading. Repairs in one conditional statement are safe beside a server as well:
-//! marking a row as damaged or sound, rebuilding references, correcting totals. The others replace
-//! blobs or treat unfinished uploads as dead. They need the store for themselves
-//! ([`Presence::Alone`]); otherwise they are left.
+//! The walk only reads, so it may run beside a server. These repairs may, too: marking a row as
+//! damaged or sound, rebuilding references, correcting totals, setting times back, and removing a
+//! blob that the index does not know. The other repairs publish or adopt blobs, remove drafts, or
+//! delete the rows of unfinished uploads. They need exclusive use of the store
+//! ([`Presence::Alone`]). Without it, `execute` does nothing and returns [`Outcome::NeedsAlone`].
 //!
-//! **A blob that the index does not know is never deleted directly.** Its name becomes a dead
-//! object first, so that no row gets it. Then the blob is deleted, then the object. An upload names
-//! its blob in the index before it publishes it, so such a blob is not that of a running upload.
-//! One process at a time deletes blobs of a store (see [`gc`](super::gc)): the caller of
-//! [`Fsck::execute`] holds that right. A sound blob of a xorb without a row is worth more than its
-//! space: its row may have been lost, and files may need it. It is entered as a live xorb, which
-//! the garbage collection deletes if no file refers to it. It also takes the place of a damaged
-//! blob of its xorb.
+//! # Blobs that the index does not know
 //!
-//! A crash leaves each repair whole or not begun, with two exceptions. The blob of a dead object is
-//! deleted by garbage collection. A xorb that is marked as damaged and was just repaired is found
-//! by the next run.
+//! The index does not know a blob if its name is neither in the row of a xorb nor an *object* (a
+//! name in the table `objects`). An upload enters the name of its blob into the index before it
+//! publishes the blob. So a blob that the index does not know does not belong to a running upload.
+//!
+//! A sound blob of a xorb without a row is adopted, because the row may have been lost and files
+//! may need the blob. It gets a live row, and GC deletes the xorb if no file references it. A sound
+//! blob also replaces the damaged blob of its xorb.
+//!
+//! All other unknown blobs are removed. The name of such a blob becomes a dead object first, so
+//! that no row can use the name. Then the blob is deleted, and then the object. Only one process at
+//! a time may delete blobs of a store (see [`gc`](super::gc)), so the caller of [`Fsck::execute`]
+//! must hold that right.
+//!
+//! # Crashes
+//!
+//! Most repairs are one transaction, so a crash leaves them complete or not begun. These repairs
+//! can be interrupted halfway:
+//!
+//! * A removal may leave a dead object with its blob. GC deletes both.
+//! * The replacement of a damaged blob may leave the xorb marked as damaged and the sound blob
+//!   unknown to the index. The next run finds both.
+//! * An unfinished row may be left in `Deleting`. The next run or the start of a server deletes it.
+//! * Only some of the times in the future may be set back. The next run finds the others.
 //!
 //! # Times in the future
 //!
-//! A clock that ran ahead leaves times in the future. Until these have passed, ages mean nothing:
-//! no garbage is collected, verified blobs are not read again, and URLs of replaced ones are
-//! refused. They can be set back to the present. Every touch was before now, so counting from now
-//! shortens no client's time. Xorbs that were condemned in the future are made live, since the
-//! wrong clock condemned them.
+//! A clock that ran ahead leaves times in the future in the index. Until these times have passed,
+//! GC does not run. The scrub does not read a blob whose verification lies in the future. Data URLs
+//! for a xorb whose replacement lies in the future are refused. The repair sets these times back to
+//! the present. No grace period becomes shorter than promised, because every recorded event really
+//! happened before the present. A xorb that was condemned in the future becomes live, because the
+//! wrong clock condemned it.
 //!
-//! But it looks the same where *this* clock is behind, and all others are right. Set back to a
-//! wrong present, a xorb touched today would look years old once the clock is right again, and be
-//! deleted. A program cannot distinguish the two, so the operator must decide
-//! ([`Fsck::trusts_clock`]); otherwise the finding is left.
+//! The store looks the same if the clock of *this* machine is behind and the clock that wrote the
+//! times was right. Times that are set back to such a wrong present are too old. Once this clock is
+//! right, a xorb that was touched today looks unused for as long as the clock was behind, and GC
+//! may delete it. A program cannot distinguish the two cases, so the operator must confirm the
+//! clock ([`Fsck::trusts_clock`]). Otherwise the times are left unchanged.
 //!
-//! Leases are left as they are: clients rely on them, and a lease that is too long only costs
-//! space.
+//! Leases (`lease_until`) are not set back, because clients rely on them. A lease that is too long
+//! only costs space.
 //!
 //! # Memory
 //!
-//! A page of rows, the names of one directory of blobs in 256, and the xorbs of one file. A heal
-//! from an archive also holds the hashes to be healed.
+//! A walk holds a page of rows, the names of the blobs in one of 256 directories, and the xorbs of
+//! one file in memory.
 
 mod execute;
 mod plan;
@@ -52,84 +72,79 @@ use std::sync::Arc;
 
 pub use self::execute::Outcome;
 pub use self::plan::Walk;
+use super::Store;
 use super::verify::BlobVerifier;
-use crate::blob::{BlobKey, BlobStore};
+use crate::blob::BlobKey;
 use crate::format::{FileHash, XorbHash};
-use crate::index::{Drift, FilesHit, Index};
-use crate::runtime::blocking::Pool;
-use crate::runtime::clock::Clock;
+use crate::index::{AffectedFiles, TotalsError};
 
-/// Files that a finding names, at most.
+/// Maximum number of files that a finding names.
 const NAMED_FILE_COUNT: u32 = 10;
 
-/// Whether other processes may be using the store.
+/// Whether another process may publish blobs of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// This process has locked the data directory: no server runs.
+    /// No: this process has locked the data directory, so it is the server or no server runs.
     Alone,
-    /// A server may run.
+    /// Yes: this process has not locked the data directory, so a server may run or start.
     Shared,
 }
 
-/// A store to be checked.
+/// A store to be checked, and the options of the check.
 #[derive(Clone, Debug)]
 pub struct Fsck {
-    /// Its blobs.
-    pub blobs: Arc<dyn BlobStore>,
-    /// The index.
-    pub index: Arc<dyn Index>,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-    /// Where blobs are verified.
-    pub pool: Pool,
-    /// Whether other processes may be using the store.
+    /// The store.
+    pub store: Arc<Store>,
+    /// Whether another process may publish blobs of the store.
     pub presence: Presence,
-    /// Whether every blob is read and hashed, instead of only its length checked.
+    /// Whether every blob is read and hashed. Otherwise the check reads a blob only if its length
+    /// differs from its row, if its row says "damaged", or if the index does not know it.
     pub is_deep: bool,
     /// Whether the operator has confirmed that the clock is right, so that times in the future are
     /// set back to it.
     pub trusts_clock: bool,
 }
 
-/// The kind of a finding. Names never change their meaning.
+/// The kind of a finding. Its name ([`as_str`](Self::as_str)) is in the output of `zorb fsck
+/// --json`, so the meaning of a name never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A row has no blob.
+    /// The blob that a row names does not exist.
     MissingBlob,
-    /// A blob is shorter or longer than its row says, and not the xorb.
+    /// A blob is shorter or longer than its row says, and its bytes are not the xorb.
     WrongLength,
-    /// A blob is not the xorb.
+    /// A blob is not the xorb of its row, or the disk cannot read it.
     WrongBytes,
-    /// A blob is the xorb, and its row describes another serialization of it.
+    /// A blob is the xorb of its row, but the row describes another serialization of the xorb.
     WrongRow,
-    /// A row says "damaged", and the blob is sound.
+    /// A row says "damaged", but its blob is sound.
     FalseAlarm,
-    /// A blob could not be checked.
+    /// A blob could not be read for a reason other than damage, such as a missing permission.
     Unchecked,
-    /// A sound blob has no row.
+    /// The index does not know a blob, and the blob is sound.
     OrphanBlob,
-    /// A blob without a row is not a xorb.
+    /// The index does not know a blob, and the blob is not the xorb of its name.
     OrphanGarbage,
-    /// The terms of a file name xorbs that do not exist.
+    /// The terms of a file name xorbs without a visible row.
     LostXorbs,
     /// The references of a file differ from its terms.
     WrongReferences,
     /// The terms of a file do not parse.
     UnreadableTerms,
-    /// The totals differ from the sums over all rows.
+    /// The stored totals differ from the sums over the rows of all visible xorbs.
     WrongTotals,
-    /// A row of an upload or a deletion that was interrupted.
+    /// A row is in `Staged` or `Deleting`, because an upload or a deletion was interrupted.
     UnfinishedRow,
-    /// Drafts of uploads that were interrupted.
+    /// There are drafts of interrupted uploads.
     TemporaryFiles,
-    /// Times in the future.
+    /// There are times in the future.
     FutureTimes,
-    /// Records that a crash has left and the index has not applied.
-    UntakenRecords,
+    /// The registration log has records that the index has not applied, because of a crash.
+    UnappliedRecords,
 }
 
 impl Kind {
-    /// Its name.
+    /// The name of the kind.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -148,7 +163,7 @@ impl Kind {
             Self::UnfinishedRow => "unfinished_row",
             Self::TemporaryFiles => "temporary_files",
             Self::FutureTimes => "future_times",
-            Self::UntakenRecords => "unapplied_records",
+            Self::UnappliedRecords => "unapplied_records",
         }
     }
 }
@@ -156,37 +171,37 @@ impl Kind {
 /// The proposed repair of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// The row is marked as damaged: the xorb is not served until it is uploaded again or restored
+    /// Marks the row as damaged. Then the xorb is not served until it is uploaded again or restored
     /// from an archive.
     Quarantine,
-    /// The row is marked as sound.
+    /// Marks the row as sound, so that the xorb is served again.
     Release,
-    /// The row is written anew from the blob.
+    /// Updates the row to describe the blob.
     Describe,
-    /// The blob gets a row.
+    /// Adds a row for the blob, or makes the row of a damaged blob name it.
     Adopt,
-    /// The name becomes a dead object, then the blob is removed.
+    /// Makes the name a dead object, then deletes the blob.
     Remove,
-    /// The references are rebuilt from the terms.
+    /// Rebuilds the references of the file from its terms.
     Rebuild,
-    /// The difference is added to the totals.
-    Add(Drift),
-    /// The row and its blob are removed, as at the start of a server.
+    /// Adds this difference to the totals.
+    Add(TotalsError),
+    /// Deletes the row and its blob, as the start of a server does.
     Finish,
-    /// The drafts are removed.
+    /// Removes the drafts.
     Clear,
-    /// Times in the future are set back to the present, where the clock is trusted.
+    /// Sets times in the future back to the present, if the operator trusts the clock.
     SetBack,
-    /// No repair is possible here: it needs an upload or an archive.
+    /// None: only an upload or an archive can restore the xorb.
     Upload,
-    /// No repair; the operator should investigate.
+    /// None: the operator must investigate.
     LookInto,
-    /// No repair here: the start of a server does it.
+    /// None: the start of a server repairs the fault.
     Start,
 }
 
 impl Repair {
-    /// As text.
+    /// The text for the operator.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -206,7 +221,7 @@ impl Repair {
         }
     }
 
-    /// Whether no other process may use the store during the repair.
+    /// Whether the repair needs exclusive use of the store.
     #[must_use]
     pub const fn needs_alone(self) -> bool {
         matches!(self, Self::Describe | Self::Adopt | Self::Finish | Self::Clear)
@@ -216,19 +231,19 @@ impl Repair {
 /// A fault of the store.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Its kind.
+    /// The kind of fault.
     pub kind: Kind,
-    /// The xorb that it is about, if it is about one.
+    /// The xorb with the fault; `None` if the fault is not of a xorb.
     pub xorb: Option<XorbHash>,
-    /// The blob of it that the index does not know.
+    /// The blob that the index does not know; `None` for other kinds.
     pub blob: Option<BlobKey>,
-    /// The file that it is about, if it is about one.
+    /// The file with the fault; `None` if the fault is not of a file.
     pub file: Option<FileHash>,
-    /// The affected files.
-    pub files: FilesHit,
-    /// Lost xorbs.
+    /// The files that need the xorb, or the file itself.
+    pub files: AffectedFiles,
+    /// The missing xorbs of [`Kind::LostXorbs`]; empty for other kinds.
     pub lost: Vec<XorbHash>,
-    /// One line for the operator.
+    /// A description of the fault for the operator, on one line.
     pub detail: String,
     /// The proposed repair.
     pub repair: Repair,
@@ -236,7 +251,7 @@ pub struct Finding {
 
 impl Finding {
     fn new(kind: Kind, detail: impl Into<String>, repair: Repair) -> Self {
-        let files = FilesHit::default();
+        let files = AffectedFiles::default();
         Self { kind, xorb: None, blob: None, file: None, files, lost: Vec::new(), detail: detail.into(), repair }
     }
 
@@ -252,29 +267,29 @@ impl Finding {
 
     fn of_file(mut self, file: FileHash) -> Self {
         self.file = Some(file);
-        self.files = FilesHit { files: vec![file], count: 1 };
+        self.files = AffectedFiles { files: vec![file], count: 1 };
         self
     }
 }
 
 impl Finding {
-    /// The finding that the index has not applied so many records. The comparison finds them, not
-    /// the walk.
+    /// The finding that the index has not applied `count` records. The walk does not return this
+    /// finding: the caller makes it, after it has compared the records with the index.
     #[must_use]
-    pub fn untaken(count: usize) -> Self {
+    pub fn unapplied(count: usize) -> Self {
         let detail = format!("records of the last run that the index has not applied: {count}");
-        Self::new(Kind::UntakenRecords, detail, Repair::Start)
+        Self::new(Kind::UnappliedRecords, detail, Repair::Start)
     }
 }
 
 impl Fsck {
-    /// Walks through the store.
+    /// Begins a walk through the store.
     #[must_use]
     pub fn walk(&self) -> Walk<'_> {
         Walk::new(self)
     }
 
     fn verifier(&self) -> BlobVerifier {
-        BlobVerifier { blobs: Arc::clone(&self.blobs), pool: self.pool.clone() }
+        BlobVerifier { blobs: Arc::clone(&self.store.blobs), pool: self.store.pool.clone() }
     }
 }

@@ -1,4 +1,6 @@
-//! Finds faults, and changes nothing.
+//! Walks through a store and returns a finding for each fault. Changes nothing.
+//!
+//! What each kind of finding means and how it is repaired is in [`fsck`](super).
 
 use std::time::Duration;
 
@@ -7,53 +9,57 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{Finding, Fsck, Kind, NAMED_FILE_COUNT, Presence, Repair};
 use crate::blob::BlobKey;
 use crate::format::{FileHash, XorbHash};
-use crate::index::{Drift, FileFault, XorbHealth, XorbState};
+use crate::index::{FileFault, TotalsError, XorbHealth, XorbState};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
 use crate::service::error::StoreError;
 use crate::service::verify::{Damage, Pace, Verdict, key};
 
-/// Rows that are compared with their blobs at once.
+/// Rows of xorbs that one query lists.
 const PAGE_COUNT: u32 = 256;
 
-/// Blobs that are checked or read at once: enough for a disk to reorder its work.
+/// Rows whose blobs are checked or read concurrently: enough that a disk can reorder its requests.
 const AT_ONCE: usize = 4;
 
-/// How far in the future a time may be without a finding: it passes before the operator reads the
-/// report.
+/// How far in the future a time may be without a finding. Such a time has passed before the
+/// operator reads the report.
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
-/// A walk through a store.
+/// A walk through a store, step by step.
 #[derive(Debug)]
 pub struct Walk<'a> {
     fsck: &'a Fsck,
     step: Step,
-    /// Xorbs and files that were checked.
     seen: Seen,
 }
 
-/// How much was checked.
+/// How much a walk has checked so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Rows of xorbs.
     pub xorb_count: u64,
     /// Files.
     pub file_count: u64,
-    /// Bytes of blobs that were read.
+    /// Bytes that were read from the blobs of these xorbs.
     pub read_len: u64,
 }
 
-/// The next step.
+/// What the next call of [`Walk::next_findings`] checks.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// First, since a row that is being cleared up is neither a row without a blob nor the reverse.
+    /// Rows of interrupted uploads and deletions. The step `Rows` does not see them, because they
+    /// are not visible.
     Unfinished,
+    /// The next page of visible rows, after this xorb, against their blobs.
     Rows(Option<XorbHash>),
+    /// The blobs in this directory of 256, against the rows.
     Blobs(u8),
+    /// The next page of files, after this one.
     Files(Option<FileHash>),
     Totals,
     Times,
     Drafts,
+    /// Nothing: the walk is complete.
     Over,
 }
 
@@ -68,7 +74,7 @@ impl<'a> Walk<'a> {
         self.seen
     }
 
-    /// The findings of the next part of the store, possibly none; `None` at its end.
+    /// The findings of the next part of the store, possibly none; `None` after the last part.
     ///
     /// # Errors
     ///
@@ -92,10 +98,10 @@ impl<'a> Walk<'a> {
 
     async fn unfinished(&self) -> Result<Vec<Finding>, StoreError> {
         if self.fsck.presence == Presence::Shared {
-            // An upload under way looks like this.
+            // A running upload also has a staged row, and a running deletion a `Deleting` one.
             return Ok(Vec::new());
         }
-        let rows = self.fsck.index.unfinished_xorbs().await?;
+        let rows = self.fsck.store.index.unfinished_xorbs().await?;
         let finding = |(hash, state)| {
             let what = if state == XorbState::Staged { "an upload" } else { "a deletion" };
             Finding::new(Kind::UnfinishedRow, format!("{what} was interrupted"), Repair::Finish).of_xorb(hash)
@@ -104,7 +110,7 @@ impl<'a> Walk<'a> {
     }
 
     async fn rows(&mut self, after: Option<XorbHash>) -> Result<(Vec<Finding>, Step), StoreError> {
-        let page = self.fsck.index.health_after(after, PAGE_COUNT).await?;
+        let page = self.fsck.store.index.health_after(after, PAGE_COUNT).await?;
         let Some(last) = page.last().map(|xorb| xorb.hash) else { return Ok((Vec::new(), Step::Blobs(0))) };
         self.seen.xorb_count += page.len() as u64;
         let fsck = self.fsck;
@@ -115,31 +121,31 @@ impl<'a> Walk<'a> {
     }
 
     async fn blobs(&self, group: u8) -> Result<Vec<Finding>, StoreError> {
-        let keys = self.fsck.blobs.list_group(group).await?;
+        let keys = self.fsck.store.blobs.list_group(group).await?;
         if keys.is_empty() {
             return Ok(Vec::new());
         }
         let names = keys.iter().map(|key| (key.xorb_hash(), key.incarnation())).collect();
         let mut findings = Vec::new();
-        for (hash, incarnation) in self.fsck.index.unaccounted(names).await? {
+        for (hash, incarnation) in self.fsck.store.index.unknown_names(names).await? {
             findings.extend(self.fsck.check_orphan(BlobKey::new(hash, incarnation)).await?);
         }
         Ok(findings)
     }
 
     async fn files(&mut self, after: Option<FileHash>) -> Result<(Vec<Finding>, Step), StoreError> {
-        let page = self.fsck.index.faulty_files(after).await?;
+        let page = self.fsck.store.index.faulty_files(after).await?;
         self.seen.file_count += page.file_count;
         let next = page.last.map_or(Step::Totals, |last| Step::Files(Some(last)));
         Ok((page.faults.into_iter().flat_map(file_findings).collect(), next))
     }
 
     async fn totals(&self) -> Result<Vec<Finding>, StoreError> {
-        let drift = self.fsck.index.totals_drift().await?;
-        if drift == Drift::default() {
+        let drift = self.fsck.store.index.totals_drift().await?;
+        if drift == TotalsError::default() {
             return Ok(Vec::new());
         }
-        let Drift { xorb_count, serialized_len, raw_len } = drift;
+        let TotalsError { xorb_count, serialized_len, raw_len } = drift;
         let detail = format!(
             "the totals lack {xorb_count} xorbs, {serialized_len} bytes of blobs and {raw_len} bytes of chunks"
         );
@@ -147,8 +153,8 @@ impl<'a> Walk<'a> {
     }
 
     async fn times(&self) -> Result<Vec<Finding>, StoreError> {
-        let now = self.fsck.clock.now();
-        let found = self.fsck.index.future_times(future(now)).await?;
+        let now = self.fsck.store.clock.now();
+        let found = self.fsck.store.index.future_times(future(now)).await?;
         let Some(latest) = found.latest else { return Ok(Vec::new()) };
         let xorbs = match found.xorb_count {
             0 => None,
@@ -166,7 +172,7 @@ impl<'a> Walk<'a> {
     }
 
     async fn drafts(&self) -> Result<Vec<Finding>, StoreError> {
-        let count = self.fsck.blobs.draft_count().await?;
+        let count = self.fsck.store.blobs.draft_count().await?;
         if count == 0 || self.fsck.presence == Presence::Shared {
             return Ok(Vec::new());
         }
@@ -176,12 +182,13 @@ impl<'a> Walk<'a> {
 }
 
 impl Fsck {
-    /// Compares a row with its blob; returns the finding, and the bytes that were read.
+    /// Compares a row with its blob. Returns the finding, if there is one, and how many bytes were
+    /// read. The finding names the xorb and the affected files.
     async fn check_row(&self, seen: XorbHealth) -> Result<(Option<Finding>, u64), StoreError> {
         match self.judge(&seen).await {
             Ok((None, read_len)) => Ok((None, read_len)),
             Ok((Some(mut finding), read_len)) => {
-                finding.files = self.index.files_hit(seen.hash, NAMED_FILE_COUNT).await?;
+                finding.files = self.store.index.affected_files(seen.hash, NAMED_FILE_COUNT).await?;
                 Ok((Some(finding.of_xorb(seen.hash)), read_len))
             }
             Err(StoreError::Blob(error)) => {
@@ -192,6 +199,8 @@ impl Fsck {
         }
     }
 
+    /// As [`check_row`](Self::check_row), but the finding names neither the xorb nor files, and a
+    /// blob that cannot be read is an error.
     async fn judge(&self, seen: &XorbHealth) -> Result<(Option<Finding>, u64), StoreError> {
         let (verifier, is_known) = (self.verifier(), seen.damaged_at.is_some());
         let repair = if is_known { Repair::Upload } else { Repair::Quarantine };
@@ -205,17 +214,20 @@ impl Fsck {
         if !self.is_deep && !is_known && len == seen.serialized_len {
             return Ok((None, 0));
         }
-        // A blob of another length may be another serialization, which is as good.
+        // The blob is read even if its length differs from the row: it may be another valid
+        // serialization of the xorb.
         let mut pace = Pace::new(None);
         let verdict = verifier.verify(key(seen), Some(seen.serialized_len), &mut pace).await?;
         let finding = match verdict {
-            Verdict::Sound(proven) if proven.is_described(&*self.index, seen).await? => is_known
+            Verdict::Sound(proven) if proven.is_described(&*self.store.index, seen).await? => is_known
                 .then(|| Finding::new(Kind::FalseAlarm, "it was marked as damaged and is valid", Repair::Release)),
             Verdict::Sound(_) => {
                 let detail = "its row describes another serialization than the blob's";
-                // A running server describes it when it scrubs; until then it must not be read.
-                let is_open = self.presence == Presence::Shared && !is_known;
-                let repair = if is_open { Repair::Quarantine } else { Repair::Describe };
+                // Beside a running server, only the server may update the row. It does so when it
+                // scrubs the xorb. Until then the xorb must be quarantined, because the offsets in
+                // the row are wrong. If the damage is known, it is quarantined already.
+                let must_quarantine = self.presence == Presence::Shared && !is_known;
+                let repair = if must_quarantine { Repair::Quarantine } else { Repair::Describe };
                 Some(Finding::new(Kind::WrongRow, detail, repair))
             }
             Verdict::Damaged(damage) => {
@@ -230,6 +242,7 @@ impl Fsck {
         Ok((finding, pace.read_len()))
     }
 
+    /// Verifies a blob that the index does not know. `None` if the blob no longer exists.
     async fn check_orphan(&self, blob: BlobKey) -> Result<Option<Finding>, StoreError> {
         let verdict = match self.verifier().verify(blob, None, &mut Pace::new(None)).await {
             Err(StoreError::Blob(error)) => {
@@ -242,27 +255,33 @@ impl Fsck {
                 Finding::new(Kind::OrphanBlob, "a valid blob, but its xorb has another one", Repair::Remove)
             }
             Verdict::Sound(_) => Finding::new(Kind::OrphanBlob, "a valid blob has no row", Repair::Adopt),
-            // Deleted since it was listed.
+            // The blob was deleted after it was listed.
             Verdict::Damaged(Damage::Missing) => return Ok(None),
             Verdict::Damaged(_) => Finding::new(Kind::OrphanGarbage, "an invalid blob has no row", Repair::Remove),
         };
         Ok(Some(finding.of_blob(blob)))
     }
 
-    /// Whether the index has a row of this xorb whose own blob is there, and not known to be
-    /// damaged.
+    /// Whether this unknown blob is not needed, because the row of its xorb names another blob that
+    /// is sound. This reads the other blob. It may have damage that the row does not show yet, and
+    /// then the unknown blob may be the last sound copy.
     pub(super) async fn is_surplus(&self, blob: BlobKey) -> Result<bool, StoreError> {
-        let Some(seen) = self.index.find_health(blob.xorb_hash()).await? else { return Ok(false) };
-        Ok(seen.damaged_at.is_none() && self.verifier().len(key(&seen)).await?.is_ok())
+        let Some(seen) = self.store.index.find_health(blob.xorb_hash()).await? else { return Ok(false) };
+        if seen.damaged_at.is_some() {
+            return Ok(false);
+        }
+        let verdict = self.verifier().verify(key(&seen), Some(seen.serialized_len), &mut Pace::new(None)).await?;
+        Ok(matches!(verdict, Verdict::Sound(_)))
     }
 }
 
-/// Later times are in the future.
+/// The time after which all times count as in the future: `now`, and [`CLOCK_SLACK`].
 pub(super) fn future(now: Timestamp) -> Timestamp {
     let slack = u64::try_from(CLOCK_SLACK.as_millis()).unwrap_or(u64::MAX);
     Timestamp::from_millis(now.as_millis().saturating_add(slack))
 }
 
+/// The findings for the faults of one file.
 fn file_findings(fault: FileFault) -> Vec<Finding> {
     let FileFault { file, lost, unreferenced, surplus_count, is_unreadable } = fault;
     let mut findings = Vec::new();

@@ -1,4 +1,4 @@
-//! Executes a plan in small steps; each step checks again that no reason retains its xorbs.
+//! Executes a plan in small steps. Each step checks again that no file needs its xorbs.
 
 use super::plan::{Action, CollectionPlan, PlannedXorb, Tally, before};
 use super::{OBJECT_RETENTION, Pace, STEP_COUNT};
@@ -6,7 +6,7 @@ use crate::blob::BlobKey;
 use crate::format::XorbHash;
 use crate::index::{IndexError, XorbState};
 use crate::runtime::telemetry::chain;
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::error::StoreError;
 
 /// Dead objects that are listed at once.
@@ -19,9 +19,9 @@ pub struct Collected {
     pub condemned: Tally,
     /// Xorbs whose blobs and rows were deleted.
     pub deleted: Tally,
-    /// Planned xorbs that were used again since.
+    /// Planned xorbs that were used again since the plan was made.
     pub spared: u64,
-    /// Xorbs with a failure; the next run tries again.
+    /// Xorbs and replaced blobs whose action failed; the next run tries again.
     pub failed: u64,
     /// The first of those failures.
     pub failure: Option<StoreError>,
@@ -39,9 +39,10 @@ impl Collected {
     }
 }
 
-impl Cas {
+impl Store {
     /// Executes a plan. Failures are counted and logged; their xorbs are left to the next run. Only
-    /// one process at a time may do this to a store, and the future must not be dropped midway.
+    /// one process at a time may do this to a store, and the caller must not drop the future
+    /// midway.
     pub async fn collect(&self, plan: CollectionPlan, pace: &Pace) -> Collected {
         let mut collected = Collected::default();
         self.collect_into(&mut collected, &plan, pace).await;
@@ -49,6 +50,7 @@ impl Cas {
         collected
     }
 
+    /// Executes a plan, and adds the results to `collected`.
     async fn collect_into(&self, collected: &mut Collected, plan: &CollectionPlan, pace: &Pace) {
         if let Err(error) = self.index.record_collection(plan.made).await {
             collected.fail(plan.xorbs.len(), "cannot record the GC run", error.into());
@@ -60,7 +62,7 @@ impl Cas {
             Err(error) => collected.fail(0, "cannot clean up removed files", error),
         }
         self.delete_dead_objects(collected, plan, pace).await;
-        // Interrupted deletions first, condemnations last: space is freed as early as possible.
+        // Condemnations come last, so that space is freed as early as possible.
         type Kind = fn(Action) -> bool;
         let kinds: [Kind; 4] = [
             |action| matches!(action, Action::Finish { .. }),
@@ -71,8 +73,8 @@ impl Cas {
         for kind in kinds {
             let planned: Vec<PlannedXorb> = plan.xorbs.iter().filter(|xorb| kind(xorb.action)).copied().collect();
             for step in planned.chunks(STEP_COUNT) {
-                // If the clock was set back since the plan was made, times of this step would be
-                // too early.
+                // If the clock was set back since the plan was made, this step would write times
+                // that are too early.
                 if self.clock.now() < plan.made || collected.is_stopped || !pace.next().await {
                     collected.is_stopped = true;
                     return;
@@ -82,7 +84,7 @@ impl Cas {
         }
     }
 
-    /// Performs one action on some xorbs.
+    /// Performs the planned action of the xorbs of one step, which all have the same action.
     async fn step(&self, collected: &mut Collected, plan: &CollectionPlan, step: &[PlannedXorb], pace: &Pace) {
         let Some(first) = step.first() else { return };
         let hashes: Vec<XorbHash> = step.iter().map(|xorb| xorb.hash).collect();
@@ -106,6 +108,8 @@ impl Cas {
             Err(error) => return collected.fail(step.len(), what, error.into()),
         };
         collected.spared += (step.len() - changed.len()) as u64;
+        // Readers may still have the layouts of these xorbs. No reader has one of an abandoned
+        // xorb.
         if matches!(first.action, Action::Delete { .. } | Action::Finish { .. }) {
             self.forget_deleted(&changed);
         }
@@ -123,8 +127,8 @@ impl Cas {
         }
     }
 
-    /// Those of these xorbs that are still being deleted. If another process has completed the
-    /// deletion, the blob may be that of a later upload.
+    /// Returns the xorbs among these that are still being deleted. If another process has completed
+    /// a deletion since the plan was made, the blob may be that of a later upload.
     async fn still_deleting(&self, hashes: Vec<XorbHash>) -> Result<Vec<XorbHash>, IndexError> {
         let mut deleting = Vec::with_capacity(hashes.len());
         for hash in hashes {
@@ -134,7 +138,7 @@ impl Cas {
         Ok(deleting)
     }
 
-    /// Removes the blob of a row in `Deleting`, and then the row.
+    /// Deletes the blob of a row in `Deleting`, and then the row.
     async fn finish_deletion(&self, collected: &mut Collected, xorb: &PlannedXorb) {
         let deleted = async {
             let Some(incarnation) = self.index.incarnation_of(xorb.hash).await? else { return Ok(()) };
@@ -150,8 +154,8 @@ impl Cas {
         }
     }
 
-    /// Deletes the blobs of dead objects whose retention is over. Pending ones that are as old are
-    /// abandoned, and deleted by a later run.
+    /// Deletes the blobs of dead objects whose retention is over. Pending objects of the same age
+    /// are declared dead, and a later run deletes them.
     async fn delete_dead_objects(&self, collected: &mut Collected, plan: &CollectionPlan, pace: &Pace) {
         let now = self.clock.now();
         if now < plan.made || collected.is_stopped {
@@ -160,6 +164,8 @@ impl Cas {
         }
         let before = before(now, OBJECT_RETENTION);
         let prepared = async {
+            // After the clock was set back, objects with later times would be retained for too
+            // long.
             self.index.set_objects_back(now).await?;
             self.index.abandon_objects(before, now).await
         };
@@ -184,7 +190,7 @@ impl Cas {
                     self.index.forget_object(object.hash, object.incarnation).await?;
                     Ok::<_, StoreError>(())
                 };
-                // The next page would be the same.
+                // End here, because the next page would begin with the same object.
                 if let Err(error) = deleted.await {
                     return collected.fail(1, "cannot delete a replaced blob", error);
                 }
@@ -193,6 +199,7 @@ impl Cas {
         }
     }
 
+    /// Counts the results in the metrics.
     fn count(&self, collected: &Collected) {
         let metrics = &self.metrics.collection;
         metrics.condemned.inc_by(collected.condemned.count);

@@ -1,25 +1,29 @@
 //! Garbage collection: deletes xorbs that no file needs, and no others.
 //!
-//! [`Cas::plan_collection`] lists what would be deleted, and why; [`Cas::collect`] executes such a
-//! plan. A xorb is deleted in two steps with a day between them: a mistake of a clock or of an
-//! operator can be noticed meanwhile. After its grace period it is *condemned*. It stays readable,
-//! and any upload, dedup query or registration makes it live again. A day later its row is marked
-//! as being deleted, then its blob is deleted, then the row.
+//! [`Store::plan_collection`] lists what would be deleted, and why; [`Store::collect`] executes
+//! such a plan. A xorb is deleted in two steps with a delay between them, by default a day. During
+//! the delay a mistake of a clock or of an operator can be noticed. After its grace period the xorb
+//! is *condemned*. It stays readable, and any upload, dedup query or registration makes it live
+//! again. After the delay its row is marked as being deleted, then its blob is deleted, then the
+//! row.
 //!
 //! A xorb is retained by a reference of a file, by a touch within the grace period, or by a lease
-//! that has not expired. A plan is only a proposal: each step checks all of that again in its own
-//! statement. So plans may be old, made while the store is in use, or executed twice.
+//! that has not expired. A plan is only a proposal: each step of its execution checks these reasons
+//! again in its own statement. So plans may be old, made while the store is in use, or executed
+//! twice.
 //!
-//! **When anything is inconsistent, nothing is deleted.** Planning ends without a plan
-//! ([`GcAbort`]) on any error or unparsable row. So it does if a term names a xorb without a
-//! reference, or the clock was set back. Errors while deleting are counted and logged, and the next
-//! run continues. A row in `Deleting` means that its blob must be deleted, and deleting a missing
-//! blob succeeds. So a crash leaves such rows, at most.
+//! **When anything is inconsistent, nothing is deleted.** Planning ends with a [`GcAbort`] instead
+//! of a plan on any error or unparsable row. Planning also ends with a `GcAbort` if a term names a
+//! xorb without a reference, or if the clock was set back. Errors while deleting are counted and
+//! logged, and the next run continues. A row in `Deleting` means that its blob must be deleted, and
+//! deleting a missing blob succeeds. So a crash leaves at most such rows.
 //!
 //! Any number of processes may plan at once, but **one process at a time deletes blobs of a
-//! store**. Of two that complete the same row, the slower one would delete the blob of an upload in
-//! between. Callers of [`Cas::collect`] or [`Cas::recover`] ensure that, and do not drop them
-//! midway: a blob operation that has begun continues. To stop, use [`Pace::stop`].
+//! store**. Two processes might otherwise complete the deletion of the same row. If an upload of
+//! the xorb came in between, the slower process would delete the blob of that upload. Callers of
+//! [`Store::collect`] or [`Store::recover`] must ensure that only one process does. They must not
+//! drop these futures midway, because a blob operation that has begun continues in the background.
+//! To stop, use [`Pace::stop`].
 
 pub mod compact;
 mod execute;
@@ -33,40 +37,43 @@ use tokio_util::sync::CancellationToken;
 pub use self::execute::Collected;
 pub use self::plan::{Action, CollectionPlan, PlannedXorb, Retained, Tally};
 use super::error::StoreError;
-use super::{Cas, Gap};
+use super::{Gap, Store};
 use crate::format::{FileHash, XorbHash};
 use crate::runtime::clock::Timestamp;
 
-/// The least grace period. For three weeks stock clients remember xorbs that they have uploaded or
-/// found by dedup, and do not send them again (spec 7.5).
+/// The minimum grace period. Stock clients remember xorbs that they have uploaded or found by dedup
+/// for three weeks, and do not send them again (spec 7.5).
 pub const MIN_GRACE: Duration = Duration::from_secs(21 * 24 * 3600);
 
-/// The least time between the two steps. The index does not know the URLs of xorb data. Such a URL
-/// is made for a file that refers to the xorb, and the loss of the last reference touches the xorb.
-/// The grace period and this time are both longer than such a URL is valid. `http` asserts that of
-/// its URLs.
+/// The minimum time between the two steps. A data URL must not outlive its xorb, and the index does
+/// not know which data URLs exist. A URL is made for a file that refers to the xorb, and the loss
+/// of the last reference touches the xorb. So a URL expires before its xorb is deleted if this time
+/// is longer than a URL is valid, which `http` asserts.
 pub const MIN_CONDEMNED: Duration = Duration::from_secs(2 * 3600);
 
-/// Age at which a staged row counts as abandoned. A start removes the rows of a dead process. Those
-/// of a failed upload stay until the same xorb is uploaded again, or until this age.
+/// Age at which a collection treats a staged row as abandoned. A start removes staged rows whatever
+/// their age. Without a start, the row of a failed upload stays until the same xorb is uploaded
+/// again, or until this age.
 const STAGED_LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a blob that was replaced by a shorter one is retained. Plans and URLs that were made
-/// with it are served until then: `http` asserts that its URLs end earlier. Uploads take less time
-/// to publish a blob, too.
+/// How long a dead object (a blob that its row no longer names) is retained. Plans and URLs that
+/// were made with its blob are served until then: `http` asserts that its URLs expire earlier. The
+/// retention is also longer than the publication of a blob takes, so a pending object of this age
+/// belongs to no running publication.
 pub const OBJECT_RETENTION: Duration = Duration::from_secs(3 * 3600);
 
-/// Xorbs of one writing step, at most: it must not hold the lock of the database for long.
+/// Maximum number of xorbs of one step: its transaction must not hold the lock of the database for
+/// long.
 const STEP_COUNT: usize = 64;
 
-/// How long unneeded xorbs stay.
+/// How long a xorb is retained that no file needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     grace: Duration,
     condemned: Duration,
 }
 
-/// A policy with shorter times than clients may rely on.
+/// A time of a policy is below its minimum, on which clients rely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("gc_grace must be at least {} days and gc_delete_delay at least {} hours", MIN_GRACE.as_secs() / 86400, MIN_CONDEMNED.as_secs() / 3600)]
 pub struct PolicyError;
@@ -86,31 +93,31 @@ impl Policy {
     }
 }
 
-/// The pace of a collection, and how to stop it.
+/// The pace of a collection or compaction, and how to stop it.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
     /// Pause between two steps, so that other writers run.
     pub pause: Duration,
-    /// Ends the collection between two steps or two blobs.
+    /// When cancelled, the work ends after the current step or blob.
     pub stop: CancellationToken,
 }
 
 impl Pace {
-    /// Waits until the next step. Returns whether there is one.
+    /// Pauses until the next step. Returns false if the work is to stop.
     async fn next(&self) -> bool {
         self.stop.run_until_cancelled(tokio::time::sleep(self.pause)).await.is_some()
     }
 }
 
-/// Why nothing was planned, and nothing done.
+/// Why a plan was not made. Nothing was changed.
 #[derive(Debug, Error)]
 pub enum GcAbort {
     /// The clock shows an earlier time than before: ages measured with it mean nothing.
     #[error("the clock is at {now} ms since 1970, but the store has a later time of {seen}")]
     Clock {
-        /// The time that it shows.
+        /// The time that the clock shows.
         now: u64,
-        /// The latest time that it, or the clock of another machine, has shown.
+        /// The latest time in the index, perhaps of another machine's clock.
         seen: u64,
     },
     /// A file needs a xorb that would be deleted, since a reference is missing.
@@ -135,7 +142,7 @@ pub enum GcAbort {
         /// The xorb.
         xorb: XorbHash,
     },
-    /// The index is not that of the store, or is too old.
+    /// The index and the records of the store contradict each other.
     #[error(transparent)]
     Gap(Gap),
     /// The store failed, or has an invalid row.
@@ -144,17 +151,18 @@ pub enum GcAbort {
 }
 
 impl GcAbort {
-    fn of_clock(now: Timestamp, seen: Timestamp) -> Result<(), Self> {
+    /// An error if the clock shows an earlier time than one that the index has.
+    fn check_clock(now: Timestamp, seen: Timestamp) -> Result<(), Self> {
         if now < seen { Err(Self::Clock { now: now.as_millis(), seen: seen.as_millis() }) } else { Ok(()) }
     }
 }
 
-impl Cas {
-    /// Plans and collects, and counts both.
+impl Store {
+    /// Plans a collection and executes it, and counts both in the metrics.
     ///
     /// # Errors
     ///
-    /// See [`GcAbort`]; nothing was done then.
+    /// See [`GcAbort`]; then nothing was changed.
     pub async fn collect_garbage(&self, policy: Policy, pace: &Pace) -> Result<Collected, GcAbort> {
         let metrics = &self.metrics.collection;
         metrics.runs.inc();
@@ -168,7 +176,8 @@ impl Cas {
         Ok(self.collect(plan, pace).await)
     }
 
-    /// Clears up the rows of removed files. Returns whether none is left.
+    /// Deletes the rows of removed files. Returns false if `pace` stopped it before all were
+    /// deleted.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
-//! The plan of a collection: a value that can be printed, and that changes nothing.
+//! The plan of a collection. Making a plan changes nothing.
 //!
-//! The index is read in pages, never in one long transaction, which would keep SQLite from
-//! checkpointing the WAL. So early pages may have changed when the last page is read. That is
-//! harmless: newer xorbs are too young to be planned, and every step of an execution checks again.
+//! The index is read in pages: one long transaction would keep SQLite from checkpointing the WAL.
+//! So rows of early pages may have changed when the last page is read. Such changes are harmless,
+//! because newer xorbs are too young to be planned, and every step of an execution checks its xorbs
+//! again.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::format::XorbHash;
 use crate::index::{XorbLife, XorbState};
 use crate::runtime::clock::Timestamp;
 use crate::service::error::StoreError;
-use crate::service::{Cas, Gap, Tail};
+use crate::service::{Gap, Store, Tail};
 
 /// Xorbs of one page: some 70 KiB of the index.
 pub(super) const LIFE_PAGE_COUNT: u32 = 1000;
@@ -20,29 +21,30 @@ pub(super) const LIFE_PAGE_COUNT: u32 = 1000;
 /// Runs of terms of one page: some 3 MiB where files are large.
 pub(super) const TERM_PAGE_COUNT: u32 = 128;
 
-/// Xorbs of one plan, at most: 20 MB of memory and some 10 TB of full xorbs. The next plan has the
-/// rest.
+/// Maximum number of xorbs of one plan: 20 MB of memory and some 10 TB of full xorbs. The next plan
+/// has the rest.
 const MAX_PLANNED_COUNT: usize = 200_000;
 
 /// The planned action for a xorb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It was neither referenced nor touched since then: condemn it.
+    /// It was neither referenced nor touched since `idle_since`: condemn it.
     Condemn {
         /// Its last touch, or the loss of its last reference.
         idle_since: Timestamp,
     },
-    /// It was condemned then, and not used since: delete it.
+    /// It was condemned at `condemned_since` and not used since: delete it.
     Delete {
         /// When it was condemned.
         condemned_since: Timestamp,
     },
-    /// Its deletion began then and was not completed.
+    /// Its deletion began at `deleting_since` and was not completed: complete it.
     Finish {
         /// When it began.
         deleting_since: Timestamp,
     },
-    /// An upload began to publish it then, and never completed: remove its row and blob.
+    /// An upload began to publish it at `staged_since` and never completed: remove its row and
+    /// blob.
     Abandon {
         /// When it began.
         staged_since: Timestamp,
@@ -52,7 +54,7 @@ pub enum Action {
 /// A xorb with its planned action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedXorb {
-    /// Which one.
+    /// The xorb.
     pub hash: XorbHash,
     /// Bytes of its blob; 0 where unknown.
     pub serialized_len: u64,
@@ -63,7 +65,7 @@ pub struct PlannedXorb {
 /// A number of xorbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many.
+    /// Number of xorbs.
     pub count: u64,
     /// Bytes of their blobs.
     pub serialized_len: u64,
@@ -74,15 +76,15 @@ pub struct Tally {
 pub struct Retained {
     /// A file refers to it.
     pub referenced: Tally,
-    /// It was touched, or lost its last reference, less than the grace ago.
+    /// It was touched, or lost its last reference, during the last grace period.
     pub in_grace: Tally,
     /// A dedup response has leased it for some time to come.
     pub leased: Tally,
-    /// It is condemned, and its time is not over.
+    /// It is condemned, and the delay until its deletion is not over.
     pub condemned: Tally,
     /// It is being published.
     pub staged: Tally,
-    /// It would be deleted, but the plan is full: the next one has it.
+    /// It would have an action, but this plan is full. The next plan has it.
     pub left_off: Tally,
 }
 
@@ -108,14 +110,14 @@ impl CollectionPlan {
         &self.retained
     }
 
-    /// The space that executing the plan frees.
+    /// The blobs that executing the plan deletes.
     #[must_use]
     pub fn freed_now(&self) -> Tally {
         self.tally(|action| !matches!(action, Action::Condemn { .. }))
     }
 
-    /// The space that is freed later, unless the xorbs are used again: those that would be
-    /// condemned, and those that are.
+    /// The blobs that a later plan deletes, unless the xorbs are used again: those of xorbs that
+    /// are condemned now or by this plan.
     #[must_use]
     pub fn freed_later(&self) -> Tally {
         let Tally { mut count, mut serialized_len } = self.tally(|action| matches!(action, Action::Condemn { .. }));
@@ -132,19 +134,22 @@ impl CollectionPlan {
         tally
     }
 
+    /// Unneeded live xorbs that were last touched then or earlier are condemned.
     pub(super) fn idle_since(&self) -> Timestamp {
         before(self.made, self.policy.grace)
     }
 
+    /// Unneeded xorbs that were condemned then or earlier are deleted.
     pub(super) fn condemned_since(&self) -> Timestamp {
         before(self.made, self.policy.condemned)
     }
 
+    /// Rows that were staged then or earlier are abandoned.
     pub(super) fn staged_since(&self) -> Timestamp {
         before(self.made, STAGED_LIFE)
     }
 
-    /// Decides on a xorb.
+    /// Adds an action for a xorb, or counts it as retained.
     fn consider(&mut self, life: &XorbLife, tail: &Tail) {
         let decided = match (life.state, life.since) {
             (XorbState::Staged, staged_since) if staged_since <= self.staged_since() => {
@@ -152,7 +157,8 @@ impl CollectionPlan {
             }
             (XorbState::Staged, _) => Err(&mut self.retained.staged),
             (XorbState::Deleting, deleting_since) => Ok(Action::Finish { deleting_since }),
-            // A file refers to it, or will when the index has applied its record.
+            // A file refers to the xorb, or will do so when the index has applied a record of the
+            // tail.
             (XorbState::Live | XorbState::Condemned, _) if life.is_referenced || tail.needs(&life.hash) => {
                 Err(&mut self.retained.referenced)
             }
@@ -173,15 +179,16 @@ impl CollectionPlan {
         }
     }
 
-    /// Whether this xorb would be deleted although a file may need it. No file needs an invisible
-    /// one.
-    fn would_take(&self, life: &XorbLife) -> bool {
+    /// Whether the plan would condemn or delete a xorb with this row. The other two actions do not
+    /// count, because no file needs a xorb that readers do not see.
+    fn would_delete(&self, life: &XorbLife) -> bool {
         let mut alone = Self { made: self.made, policy: self.policy, xorbs: Vec::new(), retained: Retained::default() };
+        // The tail is left out: this is only asked for planned xorbs, which the tail does not need.
         alone.consider(life, &Tail::default());
         alone.visible().next().is_some()
     }
 
-    /// The xorbs that readers see until the plan is executed.
+    /// The xorbs of the plan that readers still see.
     fn visible(&self) -> impl Iterator<Item = XorbHash> + '_ {
         let is_visible = |xorb: &&PlannedXorb| matches!(xorb.action, Action::Condemn { .. } | Action::Delete { .. });
         self.xorbs.iter().filter(is_visible).map(|xorb| xorb.hash)
@@ -195,7 +202,7 @@ impl Tally {
     }
 }
 
-impl Cas {
+impl Store {
     /// Plans a collection as of now. Changes nothing. Reads the row of every xorb and, if any would
     /// be deleted, the terms of every file.
     ///
@@ -204,8 +211,9 @@ impl Cas {
     /// See [`GcAbort`].
     pub async fn plan_collection(&self, policy: Policy) -> Result<CollectionPlan, GcAbort> {
         let made = self.clock.now();
-        GcAbort::of_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
-        // Read before the rows: later registrations touch their xorbs.
+        GcAbort::check_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
+        // Read the records before the rows. A registration after this moment touches its xorbs, so
+        // that they are in their grace period.
         let tail = match self.compare().await {
             Ok(tail) => tail,
             Err(Gap::Store(error)) => return Err(error.into()),
@@ -215,10 +223,11 @@ impl Cas {
         let mut after = None;
         loop {
             let lives = self.index.xorb_lives(after, LIFE_PAGE_COUNT).await.map_err(StoreError::from)?;
-            // Read again, since xorbs touched after the beginning are younger than the plan.
+            // The clock is read for each page. A xorb may be touched after the plan began: its time
+            // is later than `made`, although the clock was not set back.
             let now = self.clock.now();
             for life in &lives {
-                GcAbort::of_clock(now, life.since)?;
+                GcAbort::check_clock(now, life.since)?;
                 plan.consider(life, &tail);
             }
             let Some(last) = lives.last() else { break };
@@ -229,8 +238,8 @@ impl Cas {
         Ok(plan)
     }
 
-    /// Finds files with a xorb that would be deleted. References decide, and this checks them
-    /// against the terms.
+    /// Checks that no file has a term with a xorb that would be deleted. The plan relies on the
+    /// references, and the terms are the cross-check.
     async fn check_terms(&self, plan: &CollectionPlan) -> Result<(), GcAbort> {
         let visible: HashSet<XorbHash> = plan.visible().collect();
         if visible.is_empty() {
@@ -241,9 +250,10 @@ impl Cas {
             let page = self.index.term_runs(after, TERM_PAGE_COUNT).await.map_err(StoreError::from)?;
             for run in page.runs {
                 for xorb in run.xorbs.into_iter().filter(|xorb| visible.contains(xorb)) {
-                    // It may have been registered since its references were read.
+                    // A file with this xorb may have been registered since the row was read, so
+                    // read it again.
                     let life = self.index.find_life(xorb).await.map_err(StoreError::from)?;
-                    if life.is_some_and(|life| plan.would_take(&life)) {
+                    if life.is_some_and(|life| plan.would_delete(&life)) {
                         return Err(GcAbort::Reference { file: run.file, xorb });
                     }
                 }
@@ -255,6 +265,7 @@ impl Cas {
     }
 }
 
+/// The time that is `by` earlier than a moment.
 pub(super) fn before(moment: Timestamp, by: Duration) -> Timestamp {
     let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
     Timestamp::from_millis(moment.as_millis().saturating_sub(millis))

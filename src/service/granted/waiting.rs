@@ -9,19 +9,18 @@ use crate::service::upload::Verified;
 
 /// Uploads that wait for their commit, by the nonce of their grant.
 ///
-/// A client commits as soon as its bytes were received, so few wait at a time. Above the limit the
-/// oldest is discarded. Its client has most likely left, unless as many others arrived within one
-/// round trip.
+/// A client commits as soon as its bytes were received, so few uploads wait at a time. Above a
+/// limit the oldest is discarded, because its client has most likely disconnected.
 #[derive(Debug)]
 pub(in crate::service) struct Waiting {
     limits: Limits,
     table: Mutex<Table>,
 }
 
-/// How much may wait at once.
+/// Limits of the waiting uploads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Uploads; each has a file open.
+    /// Number of uploads; each has an open file.
     pub(super) count: usize,
     /// Chunks of all of them; each takes 41 bytes.
     pub(super) chunk_count: u32,
@@ -36,7 +35,7 @@ struct Table {
 
 #[derive(Debug)]
 struct WaitingUpload {
-    /// Counts up.
+    /// Ascending in the order of receipt.
     number: u64,
     expires_unix_secs: u64,
     verified: Verified,
@@ -47,8 +46,8 @@ impl Waiting {
         Self { limits, table: Mutex::default() }
     }
 
-    /// Stores an upload until its commit. An earlier one under the same grant stays: it has the
-    /// same bytes. Returns the uploads beyond the limits.
+    /// Stores an upload until its commit. If an upload of the same grant already waits, it stays,
+    /// and the new one is returned: both have the same bytes. Returns the uploads to be discarded.
     #[must_use]
     pub(super) fn insert(&self, grant: &Grant, verified: Verified) -> Vec<Verified> {
         let mut surplus = Vec::new();
@@ -78,7 +77,7 @@ impl Waiting {
         self.table().take(&grant.nonce)
     }
 
-    /// All whose grants end before this.
+    /// Takes all uploads whose grants expire before this time.
     pub(super) fn take_expired(&self, unix_secs: u64) -> Vec<Verified> {
         let mut table = self.table();
         let uploads = mem::take(&mut table.uploads);

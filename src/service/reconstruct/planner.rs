@@ -1,5 +1,5 @@
-//! Planning in runs of xorbs, so that the layouts of one run are in memory, whatever the size of
-//! the file.
+//! Planning in runs of xorbs, so that only the layouts of one run are in memory, whatever the size
+//! of the file.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -11,16 +11,16 @@ use crate::format::xorb::Layout;
 use crate::format::{ByteRange, ChunkRange, XorbHash};
 use crate::runtime::incarnation::Incarnation;
 
-/// Plans ranges of one or several files. Ranges of the same xorb are merged, and all terms of a
-/// xorb are in one run. So the plan does not depend on the length of runs.
+/// Plans ranges of one or several files. The chunk ranges of a xorb are merged. All terms that name
+/// a xorb are in one run, so the plan does not depend on the length of runs.
 #[derive(Debug)]
 pub struct Planner {
     files: Vec<FileDraft>,
     /// The runs to plan, in the order in which the terms first name the xorbs.
     runs: VecDeque<Run>,
     xorbs: Vec<XorbPlan>,
-    /// Chunks whose lengths may still be returned. `None` where they are not requested, or were too
-    /// many.
+    /// Number of chunks whose lengths may still be returned. `None` if lengths were not requested,
+    /// or there are too many chunks.
     detail: Option<u64>,
 }
 
@@ -28,7 +28,7 @@ pub struct Planner {
 #[derive(Debug, Default)]
 pub struct Run {
     xorbs: Vec<RunXorb>,
-    /// Terms, and chunks of these.
+    /// The number of terms, and of their chunks.
     term_count: usize,
     chunk_count: usize,
 }
@@ -36,7 +36,7 @@ pub struct Run {
 #[derive(Debug)]
 struct RunXorb {
     xorb: XorbHash,
-    /// Its terms, unordered: the index of the file, and that of the term in its selection.
+    /// The terms that name it: the index of the file, and that of the term in its selection.
     terms: Vec<(usize, usize)>,
 }
 
@@ -71,8 +71,8 @@ impl Run {
 }
 
 impl Planner {
-    /// For these ranges, with at most `xorb_count` xorbs in a run, and with the lengths of chunks
-    /// if there are at most `detail` of them.
+    /// A planner for these ranges, with at most `xorb_count` xorbs in a run. The lengths of chunks
+    /// are returned if there are at most `detail` of them.
     #[must_use]
     pub fn new(selections: &[Selection<'_>], xorb_count: usize, detail: Option<u64>) -> Self {
         let (mut runs, mut places) = (VecDeque::<Run>::new(), HashMap::new());
@@ -114,8 +114,8 @@ impl Planner {
         self.files.iter().map(|file| file.terms.len()).sum()
     }
 
-    /// The work of a run: xorbs, and terms, or their chunks where lengths are requested, trimmed or
-    /// not.
+    /// The amount of work of a run: its xorbs and terms, or xorbs and chunks if lengths are
+    /// requested.
     #[must_use]
     pub fn item_count(&self, run: &Run) -> usize {
         let part_count = if self.detail.is_some() { run.chunk_count } else { run.term_count };
@@ -139,6 +139,7 @@ impl Planner {
                 needed.push(self.plan_term(place, layout)?);
             }
             let descriptor = |chunks: ChunkRange| {
+                // Never `None`: `plan_term` has found all these chunks in the layout.
                 let bytes = layout.serialized_range(chunks);
                 let inconsistent = Inconsistency::Term { xorb, chunks, term_len: 0 };
                 Ok(Descriptor { chunks, bytes: bytes.ok_or(inconsistent)? })
@@ -169,7 +170,7 @@ impl Planner {
         Ok(trimmed.chunks)
     }
 
-    /// The plan, when all runs are planned.
+    /// The plan. To be called when all runs are planned.
     #[must_use]
     pub fn finish(self) -> Planned {
         let mut chunk_raw_lens = self.detail.map(|_| Vec::new());

@@ -1,4 +1,4 @@
-//! Proves that the client knows the chunks of a file's terms, and that they hash to the file.
+//! Proves that the client knows the chunks of a file's terms, and that the chunks hash to the file.
 
 use super::{RegisterError, UNKNOWN_SHA256};
 use crate::format::merkle::Aggregator;
@@ -6,15 +6,15 @@ use crate::format::shard::{FileInfo, Term};
 use crate::format::{ChunkHash, FileHash, RangeHash, XorbHash};
 use crate::index::NewFile;
 use crate::runtime::fair::Tenant;
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::contents::{Contents, runs};
 
 /// The first chunk of a file, and the xorb that has it; `None` for the empty file.
 pub(in crate::service) type FirstChunk = Option<(ChunkHash, XorbHash)>;
 
-impl Cas {
+impl Store {
     /// Proves files whose terms are one run together, or a single file of any length. Returns each
-    /// with its first chunk, in order, and the rows of their last xorbs.
+    /// file with its first chunk, in order, and the rows of the last xorbs for reuse.
     pub(in crate::service) async fn prove_files(
         &self,
         tenant: Tenant,
@@ -38,11 +38,11 @@ impl Cas {
             }
             Ok::<_, RegisterError>((proven, contents))
         };
-        self.verify_pool.run_for(tenant, prove).await
+        self.pool.run_for(tenant, prove).await
     }
 
-    /// Proves one file; returns it, its first chunk with the xorb that has it, and the rows of its
-    /// last xorbs.
+    /// Proves one file in runs. Returns the file, its first chunk, and the rows of the last xorbs
+    /// for reuse.
     pub(in crate::service) async fn prove_file(
         &self,
         tenant: Tenant,
@@ -58,7 +58,7 @@ impl Cas {
             let (terms, proofs) = (terms.to_vec(), proofs.to_vec());
             let take = move || (proof.take(&terms, &proofs, &contents), contents);
             let taken;
-            (taken, contents) = self.verify_pool.run_for(tenant, take).await;
+            (taken, contents) = self.pool.run_for(tenant, take).await;
             proof = taken?;
         }
         let (file, first) = proof.finish(file)?;
@@ -69,7 +69,7 @@ impl Cas {
 /// A file with some of its terms proven.
 struct FileProof {
     file: FileHash,
-    /// The next term.
+    /// The index of the next term.
     next: usize,
     chunks: Aggregator,
     /// The first chunk, and the xorb that has it.
@@ -81,7 +81,7 @@ impl FileProof {
         Self { file, next: 0, chunks: Aggregator::new(), first: None }
     }
 
-    /// When all terms are proven: the file, and its first chunk with the xorb that has it.
+    /// Completes the proof: all terms together must hash to the file.
     fn finish(self, file: FileInfo) -> Result<(NewFile, FirstChunk), RegisterError> {
         let actual = self.chunks.file_hash();
         if actual != file.hash {
@@ -92,7 +92,7 @@ impl FileProof {
         Ok((NewFile { hash: file.hash, raw_len, terms: file.terms, sha256 }, self.first))
     }
 
-    /// Proves the next terms.
+    /// Proves the next terms, which have these verification hashes.
     fn take(mut self, terms: &[Term], proofs: &[RangeHash], contents: &Contents) -> Result<Self, RegisterError> {
         for (index, term) in terms.iter().enumerate() {
             let (xorb, chunks) = (term.xorb, term.chunks);

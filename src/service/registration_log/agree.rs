@@ -1,25 +1,26 @@
-//! Compares the index with the data directory before either is used: they must be of one store, and
-//! the index not older than the records.
+//! Compares the index with the data directory before either is used. They must belong to one store,
+//! and the index must not be older than the records.
 //!
 //! The data directory and the index have the same store id, and the index has the number of the
-//! last record that it has applied. The comparison finds an index that was truncated, restored from
-//! a copy or taken from another store. A rebuild makes the right one of blobs and records. Nothing
-//! else may run before that: blobs that the old index does not know would look like garbage.
+//! last record that it has applied. The comparison detects an index that was truncated, restored
+//! from a copy or taken from another store. Such an index must be rebuilt from blobs and records.
+//! Nothing else may run before the rebuild, because blobs that an old index does not know would
+//! look like garbage.
 //!
-//! A crash leaves unapplied records, too. They differ in what they need ([`tail`](super::tail)):
-//! all of it is in the index, so a start applies them like a rebuild does. None of them was
-//! acknowledged, so they may be applied or not. Xorbs of theirs with an interrupted deletion are
-//! restored first ([`half_deleted`](super::half_deleted)).
+//! A crash also leaves unapplied records. Unlike an old index, the index then has all the data that
+//! these records need ([`tail`](super::tail)), so a start applies them like a rebuild does. None of
+//! them was acknowledged, so applying them is optional. If they need xorbs with an interrupted
+//! deletion, these are restored first ([`half_deleted`](super::half_deleted)).
 //!
-//! Order at the first start: the id is written into the index, then beside it. The next start
-//! completes that after a crash. So a data directory with an id has an index with one. An index
-//! without an id is then not the original.
+//! At the first start the id is written into the index, then into the data directory. After a crash
+//! in between, the next start writes the id into the data directory. So if the data directory has
+//! an id and the index has none, the index is not the original one.
 
 use thiserror::Error;
 
 use super::record::Record;
 use super::replay::Replay;
-use super::tail::{Tail, Untakable};
+use super::tail::{Inapplicable, Tail};
 use crate::blob::BlobStore;
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::StoreId;
@@ -28,16 +29,16 @@ use crate::index::{Reader, StoreMark};
 use crate::runtime::telemetry::chain;
 use crate::service::archive::Watch;
 use crate::service::error::StoreError;
-use crate::service::{Cas, RebuildError, Rebuilt};
+use crate::service::{RebuildError, Rebuilt, Store};
 
-/// Why the index is not used. Nothing was changed then, except that a start may have applied
-/// records before.
+/// Why the index is not used. Nothing was changed, except that a start may already have applied
+/// records.
 #[derive(Debug, Error)]
 pub enum Gap {
     /// There is no store, and none may be created.
     #[error("no store")]
     NoStore,
-    /// The index is empty, or from before the store had an id.
+    /// The index is empty, or older than the id of the store.
     #[error("the index is empty or an older copy, but the store has blobs or records")]
     EmptyIndex,
     /// The index has another id than the data directory.
@@ -51,22 +52,22 @@ pub enum Gap {
     /// The data directory has no id yet, or has lost it.
     #[error("the data directory has no id")]
     Unidentified,
-    /// The index has not applied records, and lacks data that these need.
+    /// The index has not applied some records, and lacks data that they need.
     #[error("the index is older than the records: it has not applied record {seq} and lacks what that needs")]
     Behind {
-        /// Such a record.
+        /// One of these records.
         seq: Seq,
     },
     /// The last record that the index has applied is missing.
     #[error("record {seq}, which the index has applied, is missing from the directory shards")]
     RecordsMissing {
-        /// Which record.
+        /// The record.
         seq: Seq,
     },
     /// A record of a newer program.
     #[error("record {seq} has version {found}: use the zorb that wrote it")]
     Newer {
-        /// Which record.
+        /// The record.
         seq: Seq,
         /// Its version.
         found: u32,
@@ -78,14 +79,14 @@ pub enum Gap {
 
 /// The result of the comparison at a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Agreed {
+pub struct Reconciled {
     /// Whether the store was created now.
     pub is_new: bool,
-    /// Records that a crash had left, applied now.
-    pub taken_count: usize,
+    /// Number of records that a crash had left and that were applied now.
+    pub applied_count: usize,
 }
 
-/// Whether there are records or blobs, so that there must be an index, too.
+/// Whether there are records or blobs. If there are, there must be an index, too.
 ///
 /// # Errors
 ///
@@ -102,15 +103,15 @@ pub async fn has_anything(blobs: &dyn BlobStore, records: &dyn RecordStore) -> R
     Ok(false)
 }
 
-/// A new id, unique by chance.
+/// A new random id.
 pub(super) fn new_store_id() -> StoreId {
     StoreId::from_bytes(rand::random())
 }
 
-impl Cas {
+impl Store {
     /// Compares the index with the data directory, and changes nothing. Returns the records that
-    /// the index has not applied and can apply. Beside a server those are registrations under way,
-    /// else they were left by a crash.
+    /// the index has not applied and can apply. While a server is running these are registrations
+    /// under way; otherwise a crash has left them.
     ///
     /// # Errors
     ///
@@ -133,7 +134,7 @@ impl Cas {
     /// # Errors
     ///
     /// See [`Gap`].
-    pub async fn agree(&self, may_create: bool) -> Result<Agreed, Gap> {
+    pub async fn agree(&self, may_create: bool) -> Result<Reconciled, Gap> {
         let directory = self.records.store_id().await.map_err(StoreError::from)?;
         let mut mark = self.index.store_mark().await.map_err(StoreError::from)?;
         if let (Some(directory), Some(index)) = (directory, mark.id)
@@ -150,13 +151,13 @@ impl Cas {
             if directory.is_some() || !self.has_rows().await? {
                 return Err(Gap::EmptyIndex);
             }
-            // From a version without ids.
-            mark.last_record = self.newest_taken().await?.map(Seq::number);
+            // The index and the data directory are from a version without ids.
+            mark.last_record = self.newest_applied().await?.map(Seq::number);
         }
         let tail = self.compare_records(&mark).await?;
         let id = mark.id.or(directory).unwrap_or_else(new_store_id);
         if !tail.is_empty() {
-            self.take_tail(&mark, &tail).await?;
+            self.apply_tail(&mark, &tail).await?;
         }
         let last = tail.seqs.last().map_or(mark.last_record, |last| Some(last.number()));
         if mark.id.is_none() || !tail.is_empty() {
@@ -165,28 +166,30 @@ impl Cas {
         if directory.is_none() {
             self.records.set_store_id(id).await.map_err(StoreError::from)?;
         }
-        Ok(Agreed { is_new, taken_count: tail.len() })
+        Ok(Reconciled { is_new, applied_count: tail.len() })
     }
 
     /// Compares what the index has applied with the stored records.
     async fn compare_records(&self, mark: &StoreMark) -> Result<Tail, Gap> {
-        // While records are incomplete, the index has more than the records, and writes them next.
+        // While records are incomplete, the index has files without a record. `complete_records`
+        // writes these next.
         let is_complete = self.records.is_complete().await.map_err(StoreError::from)?;
         let last = mark.last_record.map(Seq::new);
         if let Some(last) = last {
-            // Its number must not be used again: the new record would look applied.
-            self.records.start_behind(last);
+            // Reserve the number of this record, because a new record with the same number would
+            // look applied.
+            self.records.reserve_through(last);
             if is_complete && !self.has_record(last).await? {
                 return Err(Gap::RecordsMissing { seq: last });
             }
         }
         if let Some(newest) = self.records.last().await.map_err(StoreError::from)? {
-            self.records.start_behind(newest);
+            self.records.reserve_through(newest);
         }
         match self.read_tail(mark).await? {
             Ok(tail) => Ok(tail),
-            Err(Untakable::Record(seq)) => Err(Gap::Behind { seq }),
-            Err(Untakable::Newer { seq, found }) => Err(Gap::Newer { seq, found }),
+            Err(Inapplicable::Record(seq)) => Err(Gap::Behind { seq }),
+            Err(Inapplicable::Newer { seq, found }) => Err(Gap::Newer { seq, found }),
         }
     }
 
@@ -195,14 +198,14 @@ impl Cas {
         Ok(self.records.list(before).await?.first() == Some(&seq))
     }
 
-    /// Whether the index has any xorb, or an upload or a deletion that was under way.
+    /// Whether the index has any xorb, or an unfinished upload or deletion.
     async fn has_rows(&self) -> Result<bool, StoreError> {
         Ok(self.index.totals().await?.xorb_count > 0 || !self.index.unfinished_xorbs().await?.is_empty())
     }
 
-    /// The newest record whose files the index has, for an index that does not store the last
-    /// applied one.
-    async fn newest_taken(&self) -> Result<Option<Seq>, StoreError> {
+    /// The newest record whose files are all in the index. Used for an index of a version that does
+    /// not store the last applied record.
+    async fn newest_applied(&self) -> Result<Option<Seq>, StoreError> {
         let mut seqs = Vec::new();
         loop {
             let page = self.records.list(seqs.last().copied()).await?;
@@ -214,7 +217,7 @@ impl Cas {
         for seq in seqs.into_iter().rev() {
             let Some(Ok(Record::Register(registered))) = self.read_record(seq).await? else { continue };
             let shard = registered.shard;
-            let Ok(shard) = self.verify_pool.run(move || parse_shard(&shard)).await else { continue };
+            let Ok(shard) = self.pool.run(move || parse_shard(&shard)).await else { continue };
             let mut is_known = !shard.files.is_empty();
             for file in &shard.files {
                 is_known = is_known && self.index.find_file(file.hash, Reader::All, None).await?.is_some();
@@ -226,11 +229,11 @@ impl Cas {
         Ok(None)
     }
 
-    /// Applies the records that a crash has left. A file that cannot be proven, as with a damaged
-    /// xorb, is left out, and its xorbs are retained.
-    async fn take_tail(&self, mark: &StoreMark, tail: &Tail) -> Result<(), Gap> {
-        // In batches: the replay would discard the rows of an interrupted registration in its own
-        // steps.
+    /// Applies the records that a crash has left. A file that cannot be proven, for example because
+    /// a xorb is damaged, is left out, and its xorbs are retained.
+    async fn apply_tail(&self, mark: &StoreMark, tail: &Tail) -> Result<(), Gap> {
+        // Discard the rows of abandoned registrations first. Otherwise the replay would do it, one
+        // step after each of its own steps.
         self.discard_abandoned().await?;
         let mut rebuilt = Rebuilt::default();
         let replay = Replay::new(self, &Logged, &mut rebuilt).behind(mark.last_record.map(Seq::new));
@@ -240,12 +243,12 @@ impl Cas {
             Err(RebuildError::Store(error)) => return Err(error.into()),
         };
         let left = left.into_iter().filter(|seq| tail.seqs.contains(seq)).map(Seq::number).collect();
-        self.index.leave_records(left).await.map_err(StoreError::from)?;
+        self.index.add_unapplied_records(left).await.map_err(StoreError::from)?;
         Ok(())
     }
 }
 
-/// Logs what cannot be applied.
+/// Logs the parts of records that cannot be applied.
 #[derive(Debug)]
 struct Logged;
 

@@ -1,14 +1,15 @@
-//! Records for files without one, made from the index: they are from an older version, or restored
-//! from a backup.
+//! Writes records for files that have none, because an older version registered them or a backup
+//! was restored.
 //!
-//! After [`Cas::complete_records`] there is a record of every file that the index has. It can be
-//! stopped at any moment and continues at its last page of files. A rebuild then registers some
-//! files twice, which changes nothing. No other process may write records meanwhile.
+//! After [`Store::complete_records`] there is a record of every file that the index has. The work
+//! can be stopped at any moment, and the next call continues behind the last complete page of
+//! files. Some files may then have two records, and a rebuild registers them twice, which changes
+//! nothing. No other process may write records meanwhile.
 
 use std::collections::BTreeMap;
 
 use super::record::{FromIndex, Record, Registered, parse};
-use super::{Cas, places_of};
+use super::{Store, places_of};
 use crate::format::shard::{FileInfo, Sha256, Shard, write_upload};
 use crate::format::{FileHash, RangeHash};
 use crate::index::{FileRecord, Sha256State};
@@ -23,14 +24,14 @@ struct Group {
     records: Vec<FileRecord>,
 }
 
-impl Cas {
-    /// Ensures that there is a record of every file that the index has; returns how many files were
-    /// written. Costs nothing where that was done before. Only while no other process uses the
-    /// store.
+impl Store {
+    /// Ensures that there is a record of every file that the index has. Returns how many files were
+    /// written, which is 0 if an earlier call was completed. No other process may use the store
+    /// meanwhile.
     ///
     /// # Errors
     ///
-    /// The store failed; the missing records are written next time.
+    /// The store failed; the next call writes the missing records.
     pub async fn complete_records(&self) -> Result<u64, StoreError> {
         if self.records.is_complete().await? {
             return Ok(0);
@@ -40,11 +41,11 @@ impl Cas {
             let page = self.index.file_records(after).await?;
             after = page.last().map(|file| file.hash);
             let Some(last) = after else { break };
-            // Removed files are cleared up in steps, and have no repository until then.
+            // The rows of removed files are deleted in steps, and have no repository until then.
             count = count.saturating_add(page.iter().filter(|file| !file.repos.is_empty()).count() as u64);
             self.write_page(page, last).await?;
         }
-        // The index has all that they register.
+        // The index has applied these records, since they were made from it.
         if let (Some(id), Some(last)) = (self.index.store_mark().await?.id, self.records.last().await?) {
             self.index.set_store(id, Some(last.number())).await?;
         }
@@ -73,6 +74,7 @@ impl Cas {
         Ok(None)
     }
 
+    /// Writes the records of a page of files. The last record names the last file of the page.
     async fn write_page(&self, page: Vec<FileRecord>, last: FileHash) -> Result<(), StoreError> {
         let mut groups: BTreeMap<Vec<String>, Group> = BTreeMap::new();
         for file in page {
@@ -101,7 +103,7 @@ impl Cas {
                 let shard = shard.expect("files that the index has are those of shards").into();
                 Record::Register(Registered { at, repos, owners, origin: Some(origin), shard }).encode()
             };
-            let record = self.verify_pool.run(write).await;
+            let record = self.pool.run(write).await;
             self.records.append(record).await?;
         }
         Ok(())
@@ -123,8 +125,8 @@ impl Cas {
         Ok(readers.into_iter().filter(|(repos, _)| !repos.is_empty()).collect())
     }
 
-    /// The verification hashes of a file's terms; `None` where the index lacks a xorb or chunk of
-    /// them.
+    /// The verification hashes of a file's terms; `None` if the index lacks a xorb or chunk that
+    /// they name.
     async fn range_hashes(&self, file: &FileRecord) -> Result<Option<Vec<RangeHash>>, StoreError> {
         let (mut hashes, mut contents) = (Vec::with_capacity(file.terms.len()), Contents::default());
         for terms in runs(&file.terms) {
@@ -135,7 +137,7 @@ impl Cas {
                 (hashes.collect::<Option<Vec<_>>>(), contents)
             };
             let run;
-            (run, contents) = self.verify_pool.run(hash).await;
+            (run, contents) = self.pool.run(hash).await;
             let Some(run) = run else { return Ok(None) };
             hashes.extend(run);
         }

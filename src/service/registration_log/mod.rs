@@ -1,26 +1,27 @@
 //! The registration log: a durable record of every registration and removal beside the index. The
 //! index can be rebuilt from blobs and these records alone.
 //!
-//! A registration with new content is a record, with the files that are new to their repository,
-//! which is charged for them. Every removal is one, too. They are in [`RecordStore`], and only
-//! [`rebuild`] and the pruning of obsolete ones read them. The xorb list of a shard is not in its
-//! record: blobs have the same data. Dedup by xorbs that no file needs is not worth a record that
-//! no repository is charged for.
+//! A registration with new content has a record, which contains the files that are new to their
+//! repository. A removal has a record, too. Records are in a [`RecordStore`]. [`rebuild`] replays
+//! them, a start and GC compare the index with them, and pruning removes obsolete ones. The xorb
+//! list of a shard is not recorded, because the blobs have the same data. Also, a record with a
+//! xorb list and no files would take disk space that no quota limits.
 //!
 //! Order of effects: record durable → transaction of the index → response. So everything
-//! acknowledged has its record. A crash between the first two leaves a record that was not
-//! acknowledged. A rebuilt index may have it: absent or whole, as for uploads. The same holds for a
-//! failed transaction with an unknown outcome. A registration that turned out to be known, or was
-//! refused, leaves no record. If its removal fails, that is logged and marked in the index before
-//! the response, so that no start applies the record. Only a rebuild tries the registration again,
-//! without quotas. It is refused again, or succeeds because no other reason to refuse it is left.
+//! acknowledged has its record. A crash between the first two effects leaves a record whose change
+//! was not acknowledged. A rebuilt index may contain this change, as a whole or not at all, as for
+//! uploads. The same holds for a failed transaction with an unknown outcome. When a registration
+//! has added nothing or was refused, its record is removed. If the removal fails, the failure is
+//! logged. Before the response, the index then marks the record as considered, so that no start
+//! applies it. Only a rebuild then tries the registration again, without quotas.
 //!
 //! Records of one file are in the order in which the index applied them. The writer of a record
-//! holds the file's lock until the transaction is over, or the last one of a registration in steps.
+//! holds the file's lock until its transaction, or the last step of the registration, is over.
 //!
-//! Not recorded are: uploads of xorbs without a registration (they are unreachable), upload times,
-//! spent grants, leases, and the verification of sha256 claims. Blobs, and the hashes in records,
-//! reveal their own damage. A damaged record of a removal cannot be applied, which is reported.
+//! Not recorded are: uploads of xorbs without a registration, upload times, spent grants, leases,
+//! and the verification of sha256 claims. Damage of blobs and of records is detected by their
+//! hashes. A rebuild reports a damaged record and cannot apply it, not even the record of a
+//! removal.
 
 mod agree;
 mod backfill;
@@ -37,14 +38,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use self::agree::{Agreed, Gap, has_anything};
+pub use self::agree::{Gap, Reconciled, has_anything};
 pub use self::prune::{Pruned, Pruning};
 pub use self::rebuild::{RebuildError, Rebuilt};
 use self::record::{Record, Registered};
 pub use self::tail::Tail;
-use super::Cas;
+use super::Store;
 use super::error::StoreError;
 use super::file_locks::FileLock;
+use super::permits::PATIENCE;
 use super::register::distinct;
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::shard::{Shard, parse_stored, write_upload};
@@ -52,8 +54,8 @@ use crate::format::{FileHash, XorbHash};
 use crate::index::{Index, Registration};
 use crate::runtime::telemetry::chain;
 
-/// A record that was appended before its change is made. To be held until the change is made, or
-/// not.
+/// A record that was appended before its change. The caller holds this until the change was made or
+/// refused, and then calls [`retain`](Self::retain) or [`roll_back`](Self::roll_back).
 #[derive(Debug)]
 #[must_use = "the lock excludes other changes to these files"]
 pub struct AppendedRecord {
@@ -70,23 +72,24 @@ impl AppendedRecord {
         self.seq.number()
     }
 
-    /// The change was made, or its outcome is unknown.
+    /// Keeps the record, because the change was made or its outcome is unknown.
     pub fn retain(self) {}
 
-    /// The change was not made, or changed nothing. If the record cannot be removed, the index is
-    /// told that it was considered. Else the next start would apply a refused registration.
+    /// Removes the record, because the change was not made or changed nothing. If the record cannot
+    /// be removed, the index marks it as considered: a start applies only records after the last
+    /// considered one. Otherwise the next start would apply a refused registration.
     pub async fn roll_back(self) {
         let Err(error) = self.records.remove(self.seq).await else { return };
         tracing::warn!(record = %self.seq, error = %chain(&error), "cannot roll back the record of a failed operation");
-        if let Err(error) = self.pass_over().await {
+        if let Err(error) = self.mark_considered().await {
             tracing::warn!(record = %self.seq, error = %chain(&error), "cannot mark the record of a failed operation \
                 as considered; the next start may apply it");
         }
     }
 
-    /// Marks the record as considered, in the index. Only if it still exists, since a start expects
-    /// the last one that the index has considered.
-    async fn pass_over(&self) -> Result<(), StoreError> {
+    /// Makes the record the last one that the index has considered. Does so only if the record
+    /// still exists, because a start expects that record to exist.
+    async fn mark_considered(&self) -> Result<(), StoreError> {
         if self.records.read(self.seq).await?.is_some()
             && let Some(id) = self.index.store_mark().await?.id
         {
@@ -96,16 +99,18 @@ impl AppendedRecord {
     }
 }
 
-impl Cas {
-    /// Appends the record of a registration. Whether it is made is then up to the index.
+impl Store {
+    /// Appends the record of a registration. The index then decides whether the registration is
+    /// made.
     pub(super) async fn append_registration(
         &self,
         registration: &Registration,
         domain: String,
         shard: Bytes,
     ) -> Result<AppendedRecord, StoreError> {
-        let lock = self.file_locks.lock(registration.files.iter().map(|file| file.hash)).await;
-        let (named, shard) = self.what_is_new(registration, shard).await?;
+        let files = registration.files.iter().map(|file| file.hash);
+        let lock = self.file_locks.lock_within(PATIENCE, files).await?;
+        let (named, shard) = self.without_known_files(registration, shard).await?;
         let owned = self.index.owned_xorbs(named.clone(), domain.clone()).await?;
         let owned: HashSet<XorbHash> = owned.into_iter().collect();
         let places = named.iter().zip(0..).filter(|(xorb, _)| owned.contains(xorb));
@@ -115,9 +120,9 @@ impl Cas {
         self.append(lock, Record::Register(Registered { at, repos, owners, origin: None, shard })).await
     }
 
-    /// The shard of a registration without the files that its repository has already, and the xorbs
-    /// of the remaining files. To be called while the locks of its files are held.
-    async fn what_is_new(
+    /// The shard of a registration without the files that its repository has claimed already, and
+    /// the xorbs of the remaining files. The caller holds the locks of its files.
+    async fn without_known_files(
         &self,
         registration: &Registration,
         shard: Bytes,
@@ -139,29 +144,29 @@ impl Cas {
             shard.files.retain(|file| new.contains(&file.hash));
             Bytes::from(write_upload(&shard).expect("a shard that was parsed can be written"))
         };
-        Ok((named, self.verify_pool.run(write).await))
+        Ok((named, self.pool.run(write).await))
     }
 
     /// Appends the record of a removal of a file from one repository, or from all. To be called
-    /// before the transaction of the index; when that has removed nothing, the record must be
-    /// rolled back.
+    /// before the transaction of the index. If that removes nothing, the caller rolls the record
+    /// back.
     ///
     /// # Errors
     ///
-    /// The record could not be written. The removal must not be done then, since a rebuilt index
-    /// would not have it.
+    /// The record could not be written. Then the file must not be removed, since a rebuilt index
+    /// would still have it.
     pub async fn append_removal(&self, file: FileHash, repo: Option<String>) -> Result<AppendedRecord, StoreError> {
-        let lock = self.file_locks.lock([file]).await;
+        let lock = self.file_locks.lock_within(PATIENCE, [file]).await?;
         self.append(lock, Record::Remove { at: self.clock.now(), file, repo }).await
     }
 
-    /// Appends the record of new terms for registered files: those of this shard, with their
-    /// verification hashes. `new` are those of their xorbs whose owners no record has. To be called
-    /// before the transaction of the index that switches them, and when the xorbs are stored.
+    /// Appends the record of new terms for registered files: the files of this shard, with their
+    /// verification hashes. `new` are the new xorbs, whose owners are recorded. To be called when
+    /// the xorbs are stored, before the transaction of the index that switches the files.
     ///
     /// # Errors
     ///
-    /// The record could not be written. The terms must not be switched then: the old xorbs may be
+    /// The record could not be written. Then the terms must not be switched: the old xorbs may be
     /// deleted afterwards, and a rebuilt index would need them.
     pub async fn append_terms(&self, shard: &Shard, new: Vec<XorbHash>) -> Result<AppendedRecord, StoreError> {
         let lock = self.file_locks.lock(shard.files.iter().map(|file| file.hash)).await;
@@ -172,14 +177,14 @@ impl Cas {
     }
 
     async fn append(&self, lock: FileLock, record: Record) -> Result<AppendedRecord, StoreError> {
-        let record = self.verify_pool.run(move || record.encode()).await;
+        let record = self.pool.run(move || record.encode()).await;
         let seq = self.records.append(record).await?;
         let (records, index) = (Arc::clone(&self.records), Arc::clone(&self.index));
         Ok(AppendedRecord { records, index, seq, _lock: lock })
     }
 }
 
-/// The owners of a record with their xorbs; places outside the list are left out.
+/// The owners of a record with their xorbs; indexes outside the list are left out.
 fn owners_of<'a>(
     owners: &'a BTreeMap<String, Vec<u32>>,
     xorbs: &'a [XorbHash],
@@ -188,7 +193,7 @@ fn owners_of<'a>(
     owners.iter().flat_map(move |(domain, places)| places.iter().filter_map(xorb).map(move |xorb| (domain, xorb)))
 }
 
-/// The inverse: for each owner the places of its xorbs in the list.
+/// The inverse of [`owners_of`]: for each owner the indexes of its xorbs in the list.
 fn places_of(owners: impl IntoIterator<Item = (XorbHash, String)>, xorbs: &[XorbHash]) -> BTreeMap<String, Vec<u32>> {
     let places: HashMap<XorbHash, u32> = xorbs.iter().copied().zip(0..).collect();
     let mut found: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();

@@ -1,18 +1,19 @@
-//! Removes records that are obsolete: a rebuild gives the same without them, also after a crash in
-//! between.
+//! Removes obsolete records: a rebuild has the same result without them, also after a crash during
+//! the removal.
 //!
 //! A registration is obsolete when none of its files is in the index, and no xorb that it names has
-//! a blob. A rebuild could make nothing of it. Without a file in the index, it is also obsolete
-//! when later removals have taken all files from all of its repositories. Blobs do not matter then:
-//! a repository that is no longer charged for its records must not leave them for good. Otherwise
-//! blobs decide, and not the index alone: a lost or restored index must not cost the records that
-//! it could be rebuilt from. A removal is obsolete when no older registration has its file.
+//! a blob. A rebuild could not register anything from it. It is also obsolete when none of its
+//! files is in the index and later records remove all files from all of its repositories. In the
+//! second case blobs do not matter. If they did, records could stay for ever although no repository
+//! is charged for them. In the first case the index alone does not decide, because the records from
+//! which a lost index can be rebuilt must stay. A removal is obsolete when no older registration
+//! has its file.
 //!
 //! A record that the index has not applied is never obsolete. The last applied one stays, too,
 //! since the index is compared with it.
 //!
-//! Only the deletion of blobs makes records of removed files obsolete. So pruning is worth its
-//! reads after a collection that deleted some.
+//! Mostly the deletion of blobs makes records of removed files obsolete. So pruning is run after a
+//! collection that deleted some.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,11 +25,11 @@ use crate::format::FileHash;
 use crate::format::shard::{Shard, parse_stored as parse_shard};
 use crate::index::{Reader, StoreMark};
 use crate::runtime::clock::Timestamp;
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::error::StoreError;
 use crate::service::register::distinct;
 
-/// Younger records stay: their change may be under way, also in another process.
+/// Younger records stay, because their change may be under way, perhaps in another process.
 const MIN_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// The removed records.
@@ -40,52 +41,55 @@ pub struct Pruned {
     pub removal_count: u64,
 }
 
-/// Progress through all records. Dropping it at any moment loses nothing.
+/// Progress through all records. It may be dropped at any time.
 #[derive(Debug, Default)]
 pub struct Pruning {
     pruned: Pruned,
     after: Option<Seq>,
-    /// Whether all removals were read.
+    /// Whether the second pass has begun. The first pass collects the removals, and the second
+    /// removes records.
     is_second_pass: bool,
-    /// The mark of the index when this began.
+    /// The last applied record, and the records that could not be applied, when pruning began.
     mark: Option<StoreMark>,
-    /// Files that were removed.
+    /// Files with a record of their removal.
     removed: HashMap<FileHash, Removed>,
-    /// A record was found that cannot be read: its registration may become readable one day.
-    has_met_damage: bool,
+    /// Whether an unreadable record was found. It may be a registration of any file, so no removal
+    /// is obsolete then.
+    found_damage: bool,
 }
 
 impl Pruning {
-    /// Whether the index has applied this record, and does not need it for the comparison.
+    /// Whether the index has applied this record and does not need it for the comparison at a
+    /// start.
     fn may_remove(&self, seq: Seq) -> bool {
         let Some(StoreMark { last_record: Some(last), left, .. }) = &self.mark else { return false };
         seq.number() < *last && !left.contains(&seq.number())
     }
 }
 
-/// The removals of a file.
+/// The records of removals of a file.
 #[derive(Debug, Default)]
 struct Removed {
-    /// Whether a registration of it was found that stays.
+    /// Whether an older registration of the file stays.
     is_registered: bool,
-    /// The last removal from each repository; `None` is from all of them.
+    /// The last removal from each repository; `None` stands for a removal from all.
     last: HashMap<Option<String>, Seq>,
 }
 
 impl Removed {
-    /// Whether a later removal has taken the file from this repository.
-    fn is_taken_back(&self, seq: Seq, repo: &str) -> bool {
+    /// Whether a later record removes the file from this repository.
+    fn is_removed(&self, seq: Seq, repo: &str) -> bool {
         [None, Some(repo.to_owned())].iter().any(|key| self.last.get(key).is_some_and(|last| *last > seq))
     }
 }
 
-impl Cas {
-    /// Checks so many records, and removes obsolete ones. To be called again until it returns the
-    /// totals.
+impl Store {
+    /// Checks up to `count` records, and removes obsolete ones. To be called again until it returns
+    /// the totals.
     ///
     /// # Errors
     ///
-    /// The store failed; it can be called again, or anew.
+    /// The store failed. The call can be repeated, or pruning begun anew.
     pub async fn prune_records(&self, pruning: &mut Pruning, count: usize) -> Result<Option<Pruned>, StoreError> {
         if pruning.mark.is_none() {
             pruning.mark = Some(self.index.store_mark().await?);
@@ -109,10 +113,11 @@ impl Cas {
         Ok(None)
     }
 
+    /// Checks one record in the current pass.
     async fn prune_record(&self, pruning: &mut Pruning, seq: Seq) -> Result<(), StoreError> {
         let record = match self.records.read(seq).await {
             Ok(None) => return Ok(()),
-            Ok(Some(bytes)) => self.verify_pool.run(move || parse(&bytes)).await.ok(),
+            Ok(Some(bytes)) => self.pool.run(move || parse(&bytes)).await.ok(),
             Err(error) if error.kind == BlobErrorKind::Corrupt => None,
             Err(error) => return Err(error.into()),
         };
@@ -121,24 +126,24 @@ impl Cas {
             Some(Record::Terms { at, shard, .. }) => (at, Vec::new(), shard),
             Some(Record::Remove { at, file, repo }) => return self.prune_removal(pruning, seq, at, (file, repo)).await,
             None => {
-                pruning.has_met_damage = true;
+                pruning.found_damage = true;
                 return Ok(());
             }
         };
         if !pruning.is_second_pass {
             return Ok(());
         }
-        let Ok(shard) = self.verify_pool.run(move || parse_shard(&shard)).await else {
-            pruning.has_met_damage = true;
+        let Ok(shard) = self.pool.run(move || parse_shard(&shard)).await else {
+            pruning.found_damage = true;
             return Ok(());
         };
-        let is_taken_back = !repos.is_empty()
+        let is_removed = !repos.is_empty()
             && !shard.files.is_empty()
             && shard.files.iter().all(|file| {
                 let removed = pruning.removed.get(&file.hash);
-                removed.is_some_and(|removed| repos.iter().all(|repo| removed.is_taken_back(seq, repo)))
+                removed.is_some_and(|removed| repos.iter().all(|repo| removed.is_removed(seq, repo)))
             });
-        if pruning.may_remove(seq) && self.is_old(at) && !self.says_something(&shard, is_taken_back).await? {
+        if pruning.may_remove(seq) && self.is_old(at) && !self.is_replayable(&shard, is_removed).await? {
             pruning.pruned.registration_count += u64::from(self.records.remove(seq).await?);
             return Ok(());
         }
@@ -150,6 +155,7 @@ impl Cas {
         Ok(())
     }
 
+    /// Checks the record of one removal in the current pass.
     async fn prune_removal(
         &self,
         pruning: &mut Pruning,
@@ -158,11 +164,11 @@ impl Cas {
         (file, repo): (FileHash, Option<String>),
     ) -> Result<(), StoreError> {
         if !pruning.is_second_pass {
-            // Records are read from the oldest on.
+            // Pages are in ascending order, so the last removal stays in the map.
             pruning.removed.entry(file).or_default().last.insert(repo, seq);
         } else if pruning.may_remove(seq)
             && pruning.removed.get(&file).is_some_and(|removed| !removed.is_registered)
-            && !pruning.has_met_damage
+            && !pruning.found_damage
             && self.is_old(at)
         {
             pruning.pruned.removal_count += u64::from(self.records.remove(seq).await?);
@@ -175,15 +181,15 @@ impl Cas {
         u128::from(age) >= MIN_AGE.as_millis()
     }
 
-    /// Whether a rebuild could make anything of this shard's registration, now or when a missing
-    /// xorb is back. Blobs do not matter where later records have removed all files.
-    async fn says_something(&self, shard: &Shard, is_taken_back: bool) -> Result<bool, StoreError> {
+    /// Whether a rebuild could register a file of this shard, now or when a missing xorb exists
+    /// again. If `is_removed`, later records remove all files, and blobs do not matter.
+    async fn is_replayable(&self, shard: &Shard, is_removed: bool) -> Result<bool, StoreError> {
         for file in &shard.files {
             if self.index.find_file(file.hash, Reader::All, None).await?.is_some() {
                 return Ok(true);
             }
         }
-        if is_taken_back {
+        if is_removed {
             return Ok(false);
         }
         for xorb in distinct(shard.files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &shard.xorbs) {

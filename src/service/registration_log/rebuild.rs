@@ -1,13 +1,13 @@
 //! Builds an index from blobs and records alone.
 //!
-//! Blobs are read and verified, and get rows. A damaged one is reported and gets none. Of several
-//! blobs of a xorb the shortest sound one gets the row, and the others become dead objects. Then
+//! Blobs are read and verified, and get rows. A damaged blob is reported and gets no row. If a xorb
+//! has several sound blobs, the shortest one gets the row, and the others become dead objects. Then
 //! all registrations and removals are replayed in their order ([`replay`](super::replay)), so that
-//! the new index equals the old one for readers. A file with a missing xorb is reported and left
-//! out. Its record stays, and the next rebuild applies it when the xorb is back.
+//! readers see the same files as with the old index. A file with a missing xorb is reported and
+//! left out. Its record stays, so the next rebuild registers the file if the xorb exists again.
 //!
-//! The index must be new, and no other process may use the store. A rebuild that fails, or is
-//! killed, has changed nothing else: that index is discarded, and the next rebuild begins anew.
+//! The index must be new, and no other process may use the store. A rebuild that fails or is killed
+//! has changed nothing but this index, which must be discarded. The next rebuild begins anew.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::format::xorb::{VerifiedXorb, Verifier, XorbError};
 use crate::format::{ByteRange, Crc64, StoreId, XorbHash};
 use crate::index::{NewXorb, Ticket};
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::archive::Watch;
 use crate::service::error::StoreError;
 
-/// Blobs that are being read at once. Each has some MiB in memory, and the workers alternate
-/// between them.
+/// Blobs that are read at once. Each has some MiB in memory, and the workers alternate between
+/// them.
 const IN_FLIGHT_COUNT: usize = 8;
 
 /// The contents of a rebuilt index.
@@ -44,7 +44,7 @@ pub struct Rebuilt {
     pub record_count: u64,
     /// Records that are damaged.
     pub damaged_record_count: u64,
-    /// Registrations of a file that could not be repeated.
+    /// Registrations of a file that could not be replayed.
     pub left_out_count: u64,
     /// The store that the new index belongs to.
     pub store_id: Option<StoreId>,
@@ -64,7 +64,7 @@ pub enum RebuildError {
     /// A record of a newer program, whose meaning is unknown.
     #[error("record {seq} has version {found}: use the zorb that wrote it")]
     Newer {
-        /// Which record.
+        /// The record.
         seq: Seq,
         /// Its version.
         found: u32,
@@ -83,7 +83,7 @@ pub(super) struct DamagedBlob {
     source: Damage,
 }
 
-/// Its damage.
+/// How a blob is damaged.
 #[derive(Debug, Error)]
 enum Damage {
     #[error(transparent)]
@@ -96,7 +96,7 @@ enum Damage {
     Tail,
 }
 
-impl Cas {
+impl Store {
     /// Fills the index of this store, which must be new and unused, from blobs and records.
     ///
     /// # Errors
@@ -106,10 +106,9 @@ impl Cas {
         let mut rebuilt = Rebuilt::default();
         self.adopt_all(watch, &mut rebuilt).await?;
         let left = Replay::new(self, &**watch, &mut rebuilt).run().await?;
-        // All of them are applied, except those that were left, whose xorbs a collection must
-        // retain.
+        // All records are applied, except those in `left`, whose xorbs a collection must retain.
         let left = left.into_iter().map(Seq::number).collect();
-        self.index.leave_records(left).await.map_err(StoreError::from)?;
+        self.index.add_unapplied_records(left).await.map_err(StoreError::from)?;
         let id = self.records.store_id().await.map_err(StoreError::from)?.unwrap_or_else(new_store_id);
         let last = self.records.last().await.map_err(StoreError::from)?;
         self.index.set_store(id, last.map(Seq::number)).await.map_err(StoreError::from)?;
@@ -117,10 +116,11 @@ impl Cas {
         Ok(rebuilt)
     }
 
+    /// Verifies all blobs, and gives one sound blob of each xorb a row.
     async fn adopt_all(&self, watch: &Arc<dyn Watch>, rebuilt: &mut Rebuilt) -> Result<(), StoreError> {
         let (mut blobs, mut total) = (HashMap::<XorbHash, Vec<(BlobKey, u64)>>::new(), 0_u64);
         for key in self.blobs.list().await? {
-            // A blob that is missing by now was being deleted.
+            // If the blob no longer exists, it was deleted since it was listed.
             let Some(len) = self.blobs.head(key).await? else { continue };
             blobs.entry(key.xorb_hash()).or_default().push((key, len));
             total = total.saturating_add(len);
@@ -150,8 +150,8 @@ impl Cas {
         Ok(())
     }
 
-    /// Gives the shortest sound one of a xorb's blobs the row, and returns its length. If all are
-    /// damaged, returns the damage of the longest one.
+    /// Gives the row to the shortest sound blob of a xorb, makes the others dead objects, and
+    /// returns the length of that blob. If all are damaged, returns the damage of the longest one.
     async fn adopt_one(&self, mut blobs: Vec<(BlobKey, u64)>) -> Result<Result<u64, DamagedBlob>, StoreError> {
         blobs.sort_unstable_by_key(|(key, len)| (*len, key.incarnation()));
         let mut outcome = Ok(0);
@@ -160,7 +160,7 @@ impl Cas {
             if outcome.is_ok() {
                 blobs.remove(index);
                 for (key, len) in blobs {
-                    self.index.bury_object(key.xorb_hash(), key.incarnation(), len, self.clock.now()).await?;
+                    self.index.mark_object_dead(key.xorb_hash(), key.incarnation(), len, self.clock.now()).await?;
                 }
                 break;
             }
@@ -200,7 +200,7 @@ impl Cas {
                 while verifier.next_frame(&mut rest)?.is_some() {}
                 Ok::<_, XorbError>((verifier, crc64))
             };
-            (verifier, crc64) = match self.verify_pool.run(verify).await {
+            (verifier, crc64) = match self.pool.run(verify).await {
                 Ok(verified) => verified,
                 Err(error) => return Ok(Err(error.into())),
             };

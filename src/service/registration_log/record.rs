@@ -1,4 +1,5 @@
-//! One record: a JSON line, and the shard. [`encode`](Record::encode) and [`parse`] are inverse.
+//! One record: a JSON line, followed by a shard. [`encode`](Record::encode) and [`parse`] are
+//! inverse.
 //!
 //! ```text
 //! {"blake3":"<64 hex>","version":1,"kind":"register","at_ms":…,"repos":["org/a"],"owners":{"org":[0,1]}}⏎
@@ -6,8 +7,8 @@
 //! ```
 //!
 //! The hash covers every byte after its own digits, so that any change or truncation is detected.
-//! That includes the names of repositories and the hash itself. It is not a signature: write access
-//! to the data directory allows writing records.
+//! So changes of the names of repositories and of the hash itself are detected, too. The hash is
+//! not a signature: write access to the data directory allows writing records.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,7 @@ const SEPARATOR: &[u8] = b"\",";
 /// Digits of the hash.
 const DIGIT_COUNT: usize = 64;
 
-/// Bytes of the first line, at most: the rest of a record beside the largest shard, with a margin.
+/// Maximum length of the first line: the limit of a record less the largest shard, with a margin.
 const MAX_HEAD_LEN: usize = 40 << 20;
 
 /// A change to the registered files.
@@ -40,18 +41,19 @@ pub(super) enum Record {
     Register(Registered),
     /// A file was removed from one repository, or from all.
     Remove {
-        /// When.
+        /// The time of the removal.
         at: Timestamp,
-        /// Which file.
+        /// The file.
         file: FileHash,
-        /// Whose claim; `None` for all claims.
+        /// The repository whose claim was removed; `None` for all claims.
         repo: Option<String>,
     },
     /// Registered files have other terms from now on.
     Terms {
-        /// When.
+        /// The time of the switch.
         at: Timestamp,
-        /// The owners of the new xorbs, which had uploaded the old ones: as in a registration.
+        /// The owners of the new xorbs, in the form of [`Registered::owners`]. They had uploaded
+        /// the old xorbs.
         owners: BTreeMap<String, Vec<u32>>,
         /// The files, with their new terms.
         shard: Bytes,
@@ -61,35 +63,34 @@ pub(super) enum Record {
 /// Files that were registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Registered {
-    /// When, unless `since` has a time for each.
+    /// The time of the registration, unless `origin` has a time for each file.
     pub(super) at: Timestamp,
-    /// Repositories that may read the files since.
+    /// The repositories that have registered the files.
     pub(super) repos: Vec<String>,
-    /// The owners that had uploaded its xorbs by then. For each domain: places in the list of the
-    /// distinct xorbs of the shard, first those of terms.
+    /// The owners that had uploaded xorbs of the shard before the registration. For each owner:
+    /// indexes in the list of distinct xorbs of the shard, in which the xorbs of terms come first.
     pub(super) owners: BTreeMap<String, Vec<u32>>,
-    /// Set where the record was made from an index.
+    /// Set if the record was made from an index.
     pub(super) origin: Option<FromIndex>,
     /// The shard.
     pub(super) shard: Bytes,
 }
 
-/// Marks a record that was made from an index without records, and not from a client's shard. It
-/// lists no xorbs: for the xorbs of its terms, clients may query the chunks that the protocol
-/// names.
+/// Marks a record that was made from an index, not from a client's shard. Its shard lists no xorbs.
+/// Dedup then finds those chunks of the xorbs of its terms that the protocol selects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FromIndex {
     /// When each file was registered first, in milliseconds since 1970.
     pub(super) since_ms: Vec<u64>,
-    /// The last file of a page of the index, in the last record of that page. An interrupted run
-    /// continues there.
+    /// The last file of a page of the index; set in the last record of that page. An interrupted
+    /// run continues after this file.
     pub(super) up_to: Option<String>,
 }
 
-/// Why bytes are not a record.
+/// Why bytes are not a valid record.
 #[derive(Debug, Error)]
 pub(super) enum RecordError {
-    /// They are not what was written.
+    /// They differ from what was written.
     #[error("damaged or truncated")]
     Damaged,
     /// They are intact, but of an unknown version.
@@ -98,7 +99,7 @@ pub(super) enum RecordError {
         /// Their version.
         found: u32,
     },
-    /// They are intact, but make no sense.
+    /// They are intact, but have an invalid form.
     #[error("malformed: {0}")]
     Malformed(String),
 }
@@ -117,7 +118,7 @@ enum Head {
     Remove {
         at_ms: u64,
         file: String,
-        /// Left out for all claims.
+        /// Absent for all claims.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         repo: Option<String>,
     },
@@ -148,11 +149,11 @@ impl Record {
         if let Head::Register { owners, .. } | Head::Terms { owners, .. } = &mut head
             && line.len() > MAX_HEAD_LEN
         {
-            // Dedup by these owners is worth less than a readable record.
+            // The record must stay readable, even if dedup by these owners is lost.
             owners.clear();
             line = encode_head(&head);
         }
-        // In place of the opening brace.
+        // `PREFIX` replaces the opening brace.
         let rest = line.get(1..).unwrap_or_default();
         let mut bytes = Vec::with_capacity(PREFIX.len() + DIGIT_COUNT + 2 + rest.len() + 1 + shard.len());
         bytes.extend_from_slice(PREFIX);
@@ -183,7 +184,7 @@ fn encode_head(head: &Head) -> Vec<u8> {
     serde_json::to_vec(&Line { version: VERSION, head }).expect("heads have string keys and finite numbers")
 }
 
-/// Reads a record. Hashes all of it.
+/// Parses a record, after its hash was checked.
 pub(super) fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
     let (digits, hashed) =
         bytes.strip_prefix(PREFIX).and_then(|rest| rest.split_at_checked(DIGIT_COUNT)).ok_or(RecordError::Damaged)?;
@@ -266,17 +267,17 @@ mod tests {
         }
     }
 
-    /// A record with this line after its hash, which is right.
+    /// A record with this line after its hash, which is correct.
     fn sealed(rest: &str) -> Bytes {
         let hash = blake3::hash(rest.as_bytes()).to_hex();
         format!("{{\"blake3\":\"{hash}{rest}").into()
     }
 
     #[test]
-    fn what_is_whole_but_not_ours_is_told_apart_from_damage() {
+    fn unknown_version_and_bad_form_are_not_reported_as_damage() {
         let newer = sealed("\",\"version\":2,\"kind\":\"rename\"}\n");
         assert!(matches!(parse(&newer), Err(RecordError::Version { found: 2 })));
-        for senseless in [
+        for invalid in [
             "",
             "\",",
             "\",\"version\":1,\"kind\":\"terms\",\"at_ms\":1}",
@@ -285,7 +286,7 @@ mod tests {
             "\",\"version\":1,\"kind\":\"remove\",\"at_ms\":1,\"file\":\"x\"}\n",
             "\",\"kind\":\"terms\",\"at_ms\":1}\n",
         ] {
-            assert!(matches!(parse(&sealed(senseless)), Err(RecordError::Malformed(_))), "{senseless}");
+            assert!(matches!(parse(&sealed(invalid)), Err(RecordError::Malformed(_))), "{invalid}");
         }
     }
 

@@ -1,14 +1,15 @@
 //! Replays records, from the oldest to the newest, in an index that has all xorbs.
 //!
-//! The terms and the time of a file are those of its *first* registration. They stay when that one
-//! is removed while other repositories have the file. Only a record of new terms changes the terms.
-//! It may be the only proof of a file: the xorbs of the old terms may have been deleted since. So
-//! records of new terms are read first.
+//! The terms and the time of a file are those of its *first* registration. They stay when the
+//! repository of that registration removes its claim and others still have the file. Only a record
+//! of new terms changes the terms. Such a record may be the only proof of a file, because the xorbs
+//! of the old terms may have been deleted since. So records of new terms are read in a first pass.
 //!
-//! Nothing that a record states of files is trusted: each file is proven as that of a client is.
-//! The owners of its xorbs and its time are trusted; the record's own hash proves that they are
-//! what was written. A file with a missing xorb waits. A later registration may name other xorbs,
-//! and then every repository that had registered the file has it. Or a later removal may drop it.
+//! The terms in a record are not trusted: each file is proven like a file of a client. The owners
+//! of its xorbs and its time are trusted, because the record's own hash shows that they are
+//! unchanged. A file with a missing xorb waits. If a later registration names other xorbs that
+//! exist, every waiting registration of the file is applied with its terms. A later removal may
+//! instead drop the file.
 
 mod parts;
 mod prove;
@@ -21,7 +22,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use self::parts::{Problem, Proven, Unproven, Waiting};
+use self::parts::{Problem, Proven, Unproven, Waiting, claim_of};
 use super::owners_of;
 use super::rebuild::{RebuildError, Rebuilt};
 use super::record::{Record, RecordError, Registered as Registrations, parse};
@@ -31,47 +32,54 @@ use crate::format::shard::{FileInfo, Shard, parse_stored as parse_shard};
 use crate::format::{ChunkHash, FileHash, XorbHash};
 use crate::index::{Allowance, Claim, ClaimState, NewFile, Registered, Registration};
 use crate::runtime::clock::Timestamp;
-use crate::runtime::fair::Tenant;
-use crate::service::Cas;
+use crate::runtime::fair::{FairGate, Tenant};
+use crate::service::Store;
 use crate::service::access::RepoScope;
 use crate::service::archive::Watch;
 use crate::service::contents::{Contents, file_count};
 use crate::service::error::StoreError;
+use crate::service::permits::write_steps;
 use crate::service::possession::single_chunks;
 use crate::service::register::{RegisterError, distinct, domain};
 
-/// How long it may take to read a file that decides between two claims: no request waits for it.
+/// Maximum time for reading a file in order to decide between two claims of its sha256. The time is
+/// long, because no request waits for a replay.
 const CONFLICT_WAIT: Duration = Duration::from_secs(24 * 3600);
 
-/// One pass over all records, or those after one.
+/// One replay of all records, or of those after a given one.
 pub(super) struct Replay<'a> {
-    cas: &'a Cas,
+    store: &'a Store,
+    /// The gate of the write steps. Nothing else writes to the index meanwhile, so no step has to
+    /// wait.
+    write_steps: FairGate,
     watch: &'a dyn Watch,
     rebuilt: &'a mut Rebuilt,
-    /// The records of new terms for each file that has any, from the oldest on.
+    /// For each file that was switched, its records of new terms, oldest first.
     switched: HashMap<FileHash, Vec<Seq>>,
+    /// Registrations that wait for a missing xorb.
     waiting: HashMap<FileHash, Vec<Waiting>>,
-    /// The records after this one are replayed.
+    /// Only the records after this one are replayed.
     begin: Option<Seq>,
     /// The record that is being replayed.
     current: Seq,
-    /// Records that were not replayed completely.
+    /// Records that could not be replayed completely.
     left: BTreeSet<Seq>,
 }
 
 impl<'a> Replay<'a> {
-    pub(super) fn new(cas: &'a Cas, watch: &'a dyn Watch, rebuilt: &'a mut Rebuilt) -> Self {
+    pub(super) fn new(store: &'a Store, watch: &'a dyn Watch, rebuilt: &'a mut Rebuilt) -> Self {
         let (switched, waiting, left) = (HashMap::new(), HashMap::new(), BTreeSet::new());
-        Self { cas, watch, rebuilt, switched, waiting, begin: None, current: Seq::new(0), left }
+        let write_steps = write_steps();
+        Self { store, write_steps, watch, rebuilt, switched, waiting, begin: None, current: Seq::new(0), left }
     }
 
-    /// The same over the records after this one.
+    /// Replays only the records after this one.
     pub(super) const fn behind(mut self, begin: Option<Seq>) -> Self {
         self.begin = begin;
         self
     }
 
-    /// Returns the records that were not replayed completely.
+    /// Replays the records. Returns those that were not replayed completely.
     pub(super) async fn run(mut self) -> Result<BTreeSet<Seq>, RebuildError> {
         let mut after = self.begin;
         while let Some(seqs) = self.page(&mut after).await? {
@@ -91,13 +99,13 @@ impl<'a> Replay<'a> {
                     None => {}
                     Some(Ok(record)) => {
                         self.rebuilt.record_count += 1;
-                        self.repeat(seq, record).await?;
+                        self.replay_record(seq, record).await?;
                     }
                     Some(Err(source)) => self.skip_damaged(seq, source),
                 }
             }
         }
-        while self.cas.index.sweep_removed(self.cas.clock.now()).await.map_err(StoreError::from)? {}
+        while self.store.index.sweep_removed(self.store.clock.now()).await.map_err(StoreError::from)? {}
         for waiting in std::mem::take(&mut self.waiting).into_values().flatten() {
             self.current = waiting.seq;
             let (file, source) = (waiting.file.hash, RegisterError::MissingXorb { xorb: waiting.missing });
@@ -106,7 +114,7 @@ impl<'a> Replay<'a> {
         Ok(self.left)
     }
 
-    /// Collects files with new terms, and enters the owners of the new xorbs: they must be known
+    /// Collects files with new terms, and enters the owners of the new xorbs: these must be known
     /// before earlier registrations are replayed.
     async fn collect_switch(
         &mut self,
@@ -116,7 +124,7 @@ impl<'a> Replay<'a> {
     ) -> Result<(), RebuildError> {
         let named = distinct(shard.files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &[]);
         for (domain, xorb) in owners_of(owners, &named) {
-            self.cas.index.share_xorb(xorb, domain.clone()).await.map_err(StoreError::from)?;
+            self.store.index.share_xorb(xorb, domain.clone()).await.map_err(StoreError::from)?;
         }
         for file in &shard.files {
             self.switched.entry(file.hash).or_default().push(seq);
@@ -125,21 +133,22 @@ impl<'a> Replay<'a> {
     }
 
     async fn page(&self, after: &mut Option<Seq>) -> Result<Option<Vec<Seq>>, StoreError> {
-        let page = self.cas.records.list(*after).await?;
+        let page = self.store.records.list(*after).await?;
         *after = page.last().copied().or(*after);
         Ok(Some(page).filter(|page| !page.is_empty()))
     }
 
-    /// A record, or its fault; `None` where it does not exist any more.
+    /// A record, or why it is invalid; `None` where it was removed.
     async fn read(&self, seq: Seq) -> Result<Option<Result<Record, RecordError>>, RebuildError> {
-        let bytes = match self.cas.records.read(seq).await {
+        let bytes = match self.store.records.read(seq).await {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Ok(None),
             Err(error) if error.kind == BlobErrorKind::Corrupt => return Ok(Some(Err(RecordError::Damaged))),
             Err(error) => return Err(StoreError::from(error).into()),
         };
-        match self.cas.verify_pool.run(move || parse(&bytes)).await {
-            // Never skipped: it may be the removal of a file.
+        match self.store.pool.run(move || parse(&bytes)).await {
+            // A record of a newer program is never skipped, because it may be the removal of a
+            // file.
             Err(RecordError::Version { found }) => Err(RebuildError::Newer { seq, found }),
             parsed => Ok(Some(parsed)),
         }
@@ -157,7 +166,7 @@ impl<'a> Replay<'a> {
         self.watch.problem(&Problem::File { file, repo, source });
     }
 
-    async fn repeat(&mut self, seq: Seq, record: Record) -> Result<(), RebuildError> {
+    async fn replay_record(&mut self, seq: Seq, record: Record) -> Result<(), RebuildError> {
         match record {
             Record::Register(registered) => self.register(seq, registered).await,
             Record::Remove { at, file, repo } => {
@@ -167,32 +176,32 @@ impl<'a> Replay<'a> {
                 if let Some(repo) = &repo {
                     self.settle_before_removal(file, repo).await?;
                 }
-                self.cas.index.remove_claims(file, repo, at).await.map_err(StoreError::from)?;
+                self.store.index.remove_claims(file, repo, at).await.map_err(StoreError::from)?;
                 Ok(())
             }
-            // Those that matter were collected before.
+            // The first pass has collected these records.
             Record::Terms { .. } => Ok(()),
         }
     }
 
-    /// Reads a file that other repositories have, before its only claimant of a sha256 is removed.
-    /// By the time of the removal the claim was most likely verified, and so visible to all of
-    /// them. An unverified claim would be removed with the repository.
+    /// Verifies the sha256 of a file before its only claimant is removed, if other repositories
+    /// have the file. When the file was removed, the claim was most likely verified, and so visible
+    /// to all these repositories. An unverified claim would be removed with its claimant.
     async fn settle_before_removal(&self, file: FileHash, repo: &str) -> Result<(), StoreError> {
-        let readers = self.cas.index.readers_of(file).await?;
+        let readers = self.store.index.readers_of(file).await?;
         let is_only_claimant = readers.iter().all(|(reader, has_claimed)| *has_claimed == (reader == repo));
         if readers.len() > 1
             && is_only_claimant
-            && let Some(sha256) = self.cas.index.unverified_sha256(file).await?
+            && let Some(sha256) = self.store.index.unverified_sha256(file).await?
         {
-            self.cas.settle_before(Claim { file, sha256 }, Instant::now() + CONFLICT_WAIT).await;
+            self.store.settle_before(Claim { file, sha256 }, Instant::now() + CONFLICT_WAIT).await;
         }
         Ok(())
     }
 
     async fn register(&mut self, seq: Seq, registered: Registrations) -> Result<(), RebuildError> {
         let Registrations { at, repos, owners, origin, shard } = registered;
-        let shard = match self.cas.verify_pool.run(move || parse_shard(&shard)).await {
+        let shard = match self.store.pool.run(move || parse_shard(&shard)).await {
             Ok(shard) => shard,
             Err(error) => {
                 self.skip_damaged(seq, error);
@@ -210,7 +219,7 @@ impl<'a> Replay<'a> {
         let Shard { files, xorbs } = shard;
         let named = distinct(files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &xorbs);
         for (domain, xorb) in owners_of(&owners, &named) {
-            self.cas.index.share_xorb(xorb, domain.clone()).await.map_err(StoreError::from)?;
+            self.store.index.share_xorb(xorb, domain.clone()).await.map_err(StoreError::from)?;
         }
         let (mut dedup, mut listed) = self.prove_listed(seq, &xorbs).await?;
         let (mut proven, mut unproven, mut contents) = (Vec::new(), Vec::new(), Contents::default());
@@ -231,7 +240,8 @@ impl<'a> Replay<'a> {
                 }
             }
         }
-        // Records of older versions list xorbs beside those of their files.
+        // Enter the dedup chunks of all xorbs of these files, because records of this version list
+        // no xorbs.
         let (chunks, unlisted) = self.chunks_to_ask_for(proven.iter()).await?;
         dedup.extend(chunks);
         listed.extend(unlisted);
@@ -244,6 +254,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
+    /// Lets a file wait for a missing xorb, or leaves it out if its record is wrong.
     async fn postpone(
         &mut self,
         file: &NewFile,
@@ -270,6 +281,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
+    /// Registers proven files for one repository.
     async fn register_for(
         &mut self,
         repo: &str,
@@ -279,23 +291,24 @@ impl<'a> Replay<'a> {
         (dedup, listed): (&[(ChunkHash, XorbHash)], &[XorbHash]),
     ) -> Result<(), RebuildError> {
         let mut by_time: BTreeMap<u64, Vec<NewFile>> = BTreeMap::new();
-        // Also without files: listed xorbs matter, too.
+        // Make an entry even without files, because the listed xorbs are registered with it.
         by_time.entry(at.as_millis()).or_default();
         let mut asked_for = dedup.to_vec();
-        // The owner's possession was proven for the original terms. Of a new xorb no owner claims
-        // possession. Nearly always the owner has all of them.
-        let is_asked = |proven: &&Proven| *scope != RepoScope::All && !proven.is_switched;
-        let terms = proven.iter().filter(is_asked).flat_map(|proven| &proven.file.terms);
-        let has_all = match self.cas.prove_possession(single_chunks(terms, &[]), &domain(scope)).await {
+        // Possession was proven for the original terms. The owner did not upload the new xorbs of a
+        // switched file, so such files are not checked. Nearly always the owner has the xorbs of
+        // all other files, so check these together first.
+        let must_prove = |proven: &&Proven| *scope != RepoScope::All && !proven.is_switched;
+        let terms = proven.iter().filter(must_prove).flat_map(|proven| &proven.file.terms);
+        let has_all = match self.store.prove_possession(single_chunks(terms, &[]), &domain(scope)).await {
             Ok(()) => true,
             Err(RegisterError::Store(error)) => return Err(error.into()),
             Err(_) => false,
         };
         for of_file in proven {
             let Proven { file, first, at, .. } = of_file;
-            if !has_all && is_asked(&of_file) {
+            if !has_all && must_prove(&of_file) {
                 let single = single_chunks(file.terms.iter(), &[]);
-                match self.cas.prove_possession(single, &domain(scope)).await {
+                match self.store.prove_possession(single, &domain(scope)).await {
                     Ok(()) => {}
                     Err(RegisterError::Store(error)) => return Err(error.into()),
                     Err(other) => {
@@ -313,7 +326,7 @@ impl<'a> Replay<'a> {
             let mut xorbs = distinct(terms, &[]);
             let mut dedup = Vec::new();
             if Some(millis) == last {
-                // Once, with the last of them.
+                // Dedup chunks and listed xorbs are entered once, with the last part.
                 dedup.clone_from(&asked_for);
                 let more = listed.iter().copied().chain(asked_for.iter().map(|(_, xorb)| *xorb));
                 xorbs = distinct(xorbs.into_iter().chain(more), &[]);
@@ -332,27 +345,20 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Registers proven files, after the registrations that have waited for one of them.
+    /// Registers proven files, after the waiting registrations of the same files.
     fn enter(&mut self, registration: Registration) -> BoxFuture<'_, Result<(), RebuildError>> {
         async move {
             for file in &registration.files {
                 for waiting in self.waiting.remove(&file.hash).into_iter().flatten() {
-                    let first = Registration {
-                        repo: waiting.repo,
-                        files: vec![NewFile { sha256: waiting.file.sha256, ..file.clone() }],
-                        xorbs: distinct(file.terms.iter().map(|term| term.xorb), &[]),
-                        dedup: Vec::new(),
-                        now: waiting.at,
-                        allowance: Allowance::default(),
-                    };
-                    self.enter(first).await?;
+                    self.enter(waiting.with_terms_of(file)).await?;
                 }
             }
             let mut registration = Arc::new(registration);
             loop {
-                // As for a client. A start that is killed leaves hidden rows, which the next one
-                // discards.
-                let registered = self.cas.write_registration(Tenant::SERVER, &registration, None).await?;
+                // Write it like a registration of a client. If this process is killed, hidden rows
+                // are left, which the next start discards.
+                let registered =
+                    self.store.write_registration(&self.write_steps, Tenant::SERVER, &registration, None).await?;
                 match registered {
                     Registered::New | Registered::Added | Registered::Known => return Ok(()),
                     Registered::OverQuota(_) => unreachable!("this registration has no limits"),
@@ -362,7 +368,7 @@ impl<'a> Replay<'a> {
                     Registered::OtherSha256 { file, unverified } => {
                         let deadline = Instant::now() + CONFLICT_WAIT;
                         let settled = match unverified {
-                            Some(sha256) => self.cas.settle_before(Claim { file, sha256 }, deadline).await,
+                            Some(sha256) => self.store.settle_before(Claim { file, sha256 }, deadline).await,
                             None => None,
                         };
                         if !matches!(settled, Some(ClaimState::False { .. })) {
@@ -379,7 +385,7 @@ impl<'a> Replay<'a> {
         .boxed()
     }
 
-    /// Removes the files that need this xorb from a registration.
+    /// Removes the files that need this xorb from a registration, and reports them as left out.
     fn take_out(&mut self, registration: &mut Registration, xorb: XorbHash) {
         registration.xorbs.retain(|other| *other != xorb);
         registration.dedup.retain(|(_, other)| *other != xorb);
@@ -391,9 +397,4 @@ impl<'a> Replay<'a> {
             self.leave_out(file.hash, registration.repo.clone(), RegisterError::MissingXorb { xorb });
         }
     }
-}
-
-/// A file of a record without its terms.
-fn claim_of(file: &FileInfo) -> NewFile {
-    NewFile { hash: file.hash, raw_len: file.raw_len(), terms: Vec::new(), sha256: file.sha256 }
 }

@@ -1,10 +1,10 @@
-//! Records that the index has not applied: their contents, and whether the index has what they
-//! need.
+//! The tail: the records that the index has not applied, and whether the index has the data that
+//! they need.
 //!
-//! Beside a server these are registrations under way: the record is durable, and the transaction is
-//! not over. A crash leaves some of them. In both cases the index has the xorbs that they name,
-//! since a registration is proven before its record is written. If it lacks them, the index is
-//! older than the records.
+//! While a server is running these are registrations under way: the record is durable, and the
+//! transaction has not ended. A crash can leave such records. In both cases the index has the xorbs
+//! that the records name, because a registration is proven before its record is written. If the
+//! index lacks such a xorb, it is older than the records.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use crate::blob::{BlobErrorKind, BlobKey};
 use crate::format::shard::{Shard, parse_stored as parse_shard};
 use crate::format::{FileHash, XorbHash};
 use crate::index::{Reader, StoreMark};
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::error::StoreError;
 
 /// The records after the last one that the index has applied.
@@ -22,23 +22,25 @@ use crate::service::error::StoreError;
 pub struct Tail {
     /// The numbers of registrations and removals among them, ascending.
     pub(super) seqs: Vec<Seq>,
-    /// Xorbs that their files need, and those of records that a rebuild had to leave.
+    /// Xorbs that their files need, and those of records that a rebuild could not apply completely.
     needed: HashSet<XorbHash>,
 }
 
 /// Why the index cannot apply the tail.
 #[derive(Debug)]
-pub(super) enum Untakable {
+pub(super) enum Inapplicable {
     /// This record cannot be read, or needs data that the index lacks.
     Record(Seq),
     /// A record of a newer program.
     Newer { seq: Seq, found: u32 },
 }
 
-/// The needs of registrations of one file in the tail.
+/// The xorbs that the registrations of one file in the tail need.
 #[derive(Debug)]
 pub(super) struct Need {
+    /// The record of the first of these registrations.
     seq: Seq,
+    /// The repositories whose claims later records have not removed.
     repos: HashSet<String>,
     xorbs: HashSet<XorbHash>,
 }
@@ -57,14 +59,14 @@ impl Tail {
         self.seqs.is_empty()
     }
 
-    /// How many registrations and removals it has.
+    /// Number of registrations and removals in it.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.seqs.len()
     }
 
-    /// Removes the records that a later reading of the tail does not have: they were applied or
-    /// rolled back since.
+    /// Removes records that are missing in a later reading of the tail, because they were applied
+    /// or rolled back since.
     pub fn retain_of(&mut self, later: &Self) {
         self.seqs.retain(|seq| later.seqs.contains(seq));
     }
@@ -76,19 +78,20 @@ impl Tail {
     }
 }
 
-impl Cas {
-    /// Reads the tail and the left records, or the reason why the index cannot apply them.
-    pub(super) async fn read_tail(&self, mark: &StoreMark) -> Result<Result<Tail, Untakable>, StoreError> {
+impl Store {
+    /// Reads the tail, and the earlier records that could not be applied (`mark.left`). Returns the
+    /// reason if the index cannot apply the tail.
+    pub(super) async fn read_tail(&self, mark: &StoreMark) -> Result<Result<Tail, Inapplicable>, StoreError> {
         let (mut tail, needs) = match self.read_tail_needs(mark).await? {
             Ok(read) => read,
             Err(why) => return Ok(Err(why)),
         };
-        // Each once: small files share their xorbs.
-        let mut asked = HashSet::new();
+        // Check each xorb only once, because small files share xorbs.
+        let mut checked = HashSet::new();
         for need in needs.values() {
-            let unasked = need.xorbs.iter().copied().filter(|xorb| asked.insert(*xorb)).collect();
-            if !self.has_all(&unasked).await? {
-                return Ok(Err(Untakable::Record(need.seq)));
+            let unchecked = need.xorbs.iter().copied().filter(|xorb| checked.insert(*xorb)).collect();
+            if !self.has_all(&unchecked).await? {
+                return Ok(Err(Inapplicable::Record(need.seq)));
             }
         }
         tail.needed.extend(needs.into_values().flat_map(Need::into_xorbs));
@@ -98,12 +101,12 @@ impl Cas {
         Ok(Ok(tail))
     }
 
-    /// Reads the records of the tail, and for each file of theirs the needs that the index does not
+    /// Reads the records of the tail, and the needs of each file in them that the index does not
     /// have.
     pub(super) async fn read_tail_needs(
         &self,
         mark: &StoreMark,
-    ) -> Result<Result<(Tail, HashMap<FileHash, Need>), Untakable>, StoreError> {
+    ) -> Result<Result<(Tail, HashMap<FileHash, Need>), Inapplicable>, StoreError> {
         let (mut tail, mut needs) = (Tail::default(), HashMap::new());
         let mut after = mark.last_record.map(Seq::new);
         loop {
@@ -111,7 +114,7 @@ impl Cas {
             let Some(last) = page.last() else { break };
             after = Some(*last);
             for seq in page {
-                if let Err(why) = self.read_untaken(seq, &mut tail, &mut needs).await? {
+                if let Err(why) = self.read_unapplied(seq, &mut tail, &mut needs).await? {
                     return Ok(Err(why));
                 }
             }
@@ -120,21 +123,22 @@ impl Cas {
     }
 
     /// Adds the needs of a record of the tail to those of earlier ones.
-    async fn read_untaken(
+    async fn read_unapplied(
         &self,
         seq: Seq,
         tail: &mut Tail,
         needs: &mut HashMap<FileHash, Need>,
-    ) -> Result<Result<(), Untakable>, StoreError> {
+    ) -> Result<Result<(), Inapplicable>, StoreError> {
         let record = match self.read_record(seq).await? {
-            // Rolled back since it was listed.
+            // The record was rolled back since it was listed.
             None => return Ok(Ok(())),
             Some(Ok(record)) => record,
-            Some(Err(RecordError::Version { found })) => return Ok(Err(Untakable::Newer { seq, found })),
-            Some(Err(_)) => return Ok(Err(Untakable::Record(seq))),
+            Some(Err(RecordError::Version { found })) => return Ok(Err(Inapplicable::Newer { seq, found })),
+            Some(Err(_)) => return Ok(Err(Inapplicable::Record(seq))),
         };
-        // New terms change no registration, and only the process that switches them may apply them.
-        // A command that compacts beside a starting server may still roll back its record.
+        // Records of new terms are not in `seqs`: they register nothing, and only the process that
+        // switches the files may apply them. A compaction that runs while a server starts may still
+        // roll its record back.
         if !matches!(record, Record::Terms { .. }) {
             tail.seqs.push(seq);
         }
@@ -151,8 +155,8 @@ impl Cas {
                 return Ok(Ok(()));
             }
         };
-        let Ok(Shard { files, .. }) = self.verify_pool.run(move || parse_shard(&shard)).await else {
-            return Ok(Err(Untakable::Record(seq)));
+        let Ok(Shard { files, .. }) = self.pool.run(move || parse_shard(&shard)).await else {
+            return Ok(Err(Inapplicable::Record(seq)));
         };
         let known = self.index.visible_files(files.iter().map(|file| file.hash).collect()).await?;
         let known: HashSet<FileHash> = known.into_iter().collect();
@@ -160,7 +164,7 @@ impl Cas {
             let xorbs: HashSet<XorbHash> = file.terms.iter().map(|term| term.xorb).collect();
             let is_known = known.contains(&file.hash);
             match (&repos, needs.get_mut(&file.hash)) {
-                // It has its terms, and gets readers.
+                // The index has the terms of the file, and the record only adds readers.
                 (Some(_), None) if is_known => {}
                 // The terms of the first registration count, or those of a later switch.
                 (Some(repos), Some(need)) => need.repos.extend(repos.iter().cloned()),
@@ -168,23 +172,23 @@ impl Cas {
                     needs.insert(file.hash, Need { seq, repos: repos.iter().cloned().collect(), xorbs });
                 }
                 (None, Some(need)) => need.xorbs = xorbs,
-                // The new xorbs were stored before the record, and a collection may still have to
-                // retain them. The xorbs of the file before its switch must exist.
+                // The new xorbs were stored before the record, and a collection may have to retain
+                // them. The xorbs that the file has in the index must exist.
                 (None, None) if is_known => {
                     tail.needed.extend(xorbs);
                     let xorbs = self.terms_in_use(file.hash).await?;
                     if !self.has_all(&xorbs).await? {
-                        return Ok(Err(Untakable::Record(seq)));
+                        return Ok(Err(Inapplicable::Record(seq)));
                     }
                 }
-                // It was removed since.
+                // The file was removed since.
                 (None, None) => {}
             }
         }
         Ok(Ok(()))
     }
 
-    /// Adds the xorbs of a record that a rebuild could not apply, as far as it can be read and its
+    /// Adds the xorbs of a record that a rebuild could not apply, if the record can be read and its
     /// files are still missing.
     async fn read_left(&self, seq: Seq, needed: &mut HashSet<XorbHash>) -> Result<(), StoreError> {
         let shard = match self.read_record(seq).await? {
@@ -192,7 +196,7 @@ impl Cas {
             Some(Ok(Record::Terms { shard, .. })) => shard,
             _ => return Ok(()),
         };
-        let Ok(shard) = self.verify_pool.run(move || parse_shard(&shard)).await else { return Ok(()) };
+        let Ok(shard) = self.pool.run(move || parse_shard(&shard)).await else { return Ok(()) };
         for file in shard.files {
             if self.index.find_file(file.hash, Reader::All, None).await?.is_none() {
                 needed.extend(file.terms.iter().map(|term| term.xorb));
@@ -201,26 +205,28 @@ impl Cas {
         Ok(())
     }
 
-    /// The current xorbs of a file; none where the index does not have it.
+    /// The xorbs of a file in the index; none where the index does not have the file.
     async fn terms_in_use(&self, file: FileHash) -> Result<HashSet<XorbHash>, StoreError> {
         let rows = self.index.terms_of(file).await?;
         Ok(rows.iter().flat_map(|row| &row.terms).map(|term| term.xorb).collect())
     }
 
-    /// Whether every one of these xorbs that has a blob also has a live row of the blob's length.
+    /// Whether the index is current for these xorbs. Each xorb with a blob must have a visible row.
+    /// Each row that is not marked as damaged must have a blob of its length.
     async fn has_all(&self, xorbs: &HashSet<XorbHash>) -> Result<bool, StoreError> {
         for xorb in xorbs {
             let Some(row) = self.index.find_xorb(*xorb).await? else {
                 if self.has_blob(*xorb).await? {
                     return Ok(false);
                 }
-                // Deleted while its registration was under way: no index has it, and a rebuild
-                // could not apply the record. If its blob exists, the deletion was interrupted: a
-                // start restores the xorb before this runs.
+                // The xorb was deleted while its registration was under way: no index has it, and a
+                // rebuild could not apply the record either. If its blob existed, the deletion
+                // would have been interrupted, and a start restores such a xorb before it reads the
+                // tail.
                 continue;
             };
-            // A xorb that is known to be damaged is lacking anywhere, and says nothing of the
-            // index.
+            // A xorb that is marked as damaged is skipped, because its blob may be missing although
+            // the index is current.
             let key = BlobKey::new(*xorb, row.incarnation);
             if !row.is_damaged && self.blobs.head(key).await? != Some(row.layout.serialized_len()) {
                 return Ok(false);
@@ -229,7 +235,8 @@ impl Cas {
         Ok(true)
     }
 
-    /// Whether a xorb without a visible row has a blob. Replaced ones do not count.
+    /// Whether a xorb without a visible row has a blob. Blobs of dead and pending objects do not
+    /// count.
     async fn has_blob(&self, xorb: XorbHash) -> Result<bool, StoreError> {
         let keys = self.blobs.list_of(xorb).await?;
         let named = self.index.incarnation_of(xorb).await?;
@@ -237,13 +244,13 @@ impl Cas {
             return Ok(true);
         }
         let names = keys.iter().map(|key| (key.xorb_hash(), key.incarnation())).collect();
-        Ok(!self.index.unaccounted(names).await?.is_empty())
+        Ok(!self.index.unknown_names(names).await?.is_empty())
     }
 
-    /// A record, or its fault; `None` where it does not exist any more.
+    /// A record, or why it is invalid; `None` where it was removed.
     pub(super) async fn read_record(&self, seq: Seq) -> Result<Option<Result<Record, RecordError>>, StoreError> {
         match self.records.read(seq).await {
-            Ok(Some(bytes)) => Ok(Some(self.verify_pool.run(move || parse(&bytes)).await)),
+            Ok(Some(bytes)) => Ok(Some(self.pool.run(move || parse(&bytes)).await)),
             Ok(None) => Ok(None),
             Err(error) if error.kind == BlobErrorKind::Corrupt => Ok(Some(Err(RecordError::Damaged))),
             Err(error) => Err(error.into()),

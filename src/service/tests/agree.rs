@@ -1,6 +1,7 @@
 //! The comparison of the index with the records: records left by a crash are applied, and a wrong
 //! index is refused.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::records::{delete_xorb, file_of, register, remove, upload_as, writer, xorb_of};
@@ -11,20 +12,21 @@ use crate::format::StoreId;
 use crate::format::shard::{Shard, write_upload};
 use crate::format::xorb::BuiltXorb;
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{Collect, Index, Reader, RecordIndex};
+use crate::index::{Collect, FileIndex, Reader, RecordIndex, XorbIndex};
 use crate::runtime::clock::Clock;
 use crate::service::gc::{GcAbort, Pace};
-use crate::service::{Cas, Gap, Pruning};
+use crate::service::{Gap, Pruning, Server};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A registration with a durable record and no transaction, as after a crash between the two.
+/// A registration whose record is written and whose transaction is not, as after a crash between
+/// the two.
 async fn register_half(setup: &Setup, xorb: &BuiltXorb) {
-    let cas = setup.process();
-    upload_as(&cas, "org/a", xorb).await;
+    let server = setup.process();
+    upload_as(&server, "org/a", xorb).await;
     setup.faults.arm_at("register", Moment::Before);
     let shard = write_upload(&Shard { files: vec![file_of(xorb, 0, 2, None)], xorbs: Vec::new() }).unwrap();
-    cas.register(&writer("org/a"), shard.into()).await.unwrap_err();
+    server.register(&writer("org/a"), shard.into()).await.unwrap_err();
     setup.faults.disarm().unwrap();
 }
 
@@ -32,70 +34,70 @@ async fn is_known(setup: &Setup, xorb: &BuiltXorb) -> bool {
     setup.index.find_file(file_of(xorb, 0, 2, None).hash, Reader::All, None).await.unwrap().is_some()
 }
 
-/// Weeks of collections.
-async fn collect_for_weeks(setup: &Setup, cas: &Cas) {
+/// Collects and prunes once a day for 30 days.
+async fn collect_for_weeks(setup: &Setup, server: &Arc<Server>) {
     for _ in 0..30 {
-        let _ = cas.collect_garbage(policy_of_gc(), &Pace::default()).await;
+        let _ = server.store.collect_garbage(policy_of_gc(), &Pace::default()).await;
         let mut pruning = Pruning::default();
-        while cas.prune_records(&mut pruning, 64).await.unwrap().is_none() {}
+        while server.store.prune_records(&mut pruning, 64).await.unwrap().is_none() {}
         setup.clock.advance(DAY);
     }
 }
 
 #[tokio::test]
-async fn a_start_takes_the_record_that_a_crash_has_left() {
+async fn start_applies_the_record_that_a_crash_has_left() {
     let (setup, first, second) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
-    let cas = setup.process();
-    upload_as(&cas, "org/a", &first).await;
-    register(&cas, "org/a", vec![file_of(&first, 0, 2, None)], &[]).await;
+    let server = setup.process();
+    upload_as(&server, "org/a", &first).await;
+    register(&server, "org/a", vec![file_of(&first, 0, 2, None)], &[]).await;
     register_half(&setup, &second).await;
     assert!(!is_known(&setup, &second).await);
-    assert_eq!(setup.process().compare().await.unwrap().len(), 1);
-    let agreed = setup.process().agree(false).await.unwrap();
-    assert_eq!((agreed.is_new, agreed.taken_count), (false, 1));
+    assert_eq!(setup.process().store.compare().await.unwrap().len(), 1);
+    let agreed = setup.process().store.agree(false).await.unwrap();
+    assert_eq!((agreed.is_new, agreed.applied_count), (false, 1));
     assert!(is_known(&setup, &second).await);
-    assert!(setup.process().compare().await.unwrap().is_empty());
-    assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 0);
+    assert!(setup.process().store.compare().await.unwrap().is_empty());
+    assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 0);
     // An interrupted removal is completed.
     setup.faults.arm_at("remove_claims", Moment::Before);
-    cas.remove_file(&writer("org/a"), file_of(&first, 0, 2, None).hash, None).await.unwrap_err();
+    server.remove_file(&writer("org/a"), file_of(&first, 0, 2, None).hash, None).await.unwrap_err();
     setup.faults.disarm().unwrap();
-    assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 1);
+    assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 1);
     assert!(!is_known(&setup, &first).await && is_known(&setup, &second).await);
 }
 
 #[tokio::test]
 async fn a_record_whose_xorb_was_deleted_does_not_stop_a_start() {
     let (setup, retained, lost) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
-    let cas = setup.process();
-    upload_as(&cas, "org/a", &retained).await;
-    register(&cas, "org/a", vec![file_of(&retained, 0, 2, None)], &[]).await;
-    // Refused because a collection was faster. Then the process died before it could roll back the
-    // record.
+    let server = setup.process();
+    upload_as(&server, "org/a", &retained).await;
+    register(&server, "org/a", vec![file_of(&retained, 0, 2, None)], &[]).await;
+    // This registration was refused because a collection was faster. Then the process died before
+    // it could roll back the record.
     register_half(&setup, &lost).await;
     delete_xorb(&setup, lost.xorb().hash()).await;
-    setup.process().agree(false).await.unwrap();
-    setup.process().compare().await.unwrap();
+    setup.process().store.agree(false).await.unwrap();
+    setup.process().store.compare().await.unwrap();
     assert!(is_known(&setup, &retained).await && !is_known(&setup, &lost).await);
 }
 
 #[tokio::test]
-async fn start_restores_half_deleted_xorb_of_untaken_record() {
+async fn start_restores_half_deleted_xorb_of_unapplied_record() {
     let (setup, needed, garbage) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
     upload_as(&setup.process(), "org/a", &garbage).await;
     register_half(&setup, &needed).await;
     let (now, xorbs) = (setup.clock.now(), vec![needed.xorb().hash(), garbage.xorb().hash()]);
     setup.index.condemn_xorbs(xorbs.clone(), now, now).await.unwrap();
     assert_eq!(setup.index.begin_deletions(xorbs, now, now).await.unwrap().len(), 2);
-    let cas = setup.process();
-    assert_eq!(cas.restore_half_deleted().await.unwrap(), 1);
-    assert_eq!(cas.agree(false).await.unwrap().taken_count, 1);
+    let server = setup.process();
+    assert_eq!(server.store.restore_half_deleted().await.unwrap(), 1);
+    assert_eq!(server.store.agree(false).await.unwrap().applied_count, 1);
     assert!(is_known(&setup, &needed).await);
     // The deletion of xorbs that no record needs is completed.
-    assert_eq!(cas.recover().await.unwrap().rows, 1);
+    assert_eq!(server.store.recover().await.unwrap().rows, 1);
     assert_eq!(setup.blobs.list().await.unwrap(), [setup.blobs.key_of(needed.xorb().hash())]);
     assert_eq!(setup.index.totals().await.unwrap().xorb_count, 1);
-    assert_eq!(cas.restore_half_deleted().await.unwrap(), 0);
+    assert_eq!(server.store.restore_half_deleted().await.unwrap(), 0);
 }
 
 #[tokio::test]
@@ -106,80 +108,81 @@ async fn damaged_half_deleted_xorb_is_not_restored() {
     setup.index.condemn_xorbs(vec![hash], now, now).await.unwrap();
     setup.index.begin_deletions(vec![hash], now, now).await.unwrap();
     setup.blobs.damage(setup.blobs.key_of(hash), "no xorb");
-    assert_eq!(setup.process().restore_half_deleted().await.unwrap(), 0);
-    // It is not deleted either: that is up to the operator.
-    assert!(matches!(setup.process().agree(false).await, Err(Gap::Behind { .. })));
+    assert_eq!(setup.process().store.restore_half_deleted().await.unwrap(), 0);
+    // It is not deleted either. The start is refused, so that the operator decides.
+    assert!(matches!(setup.process().store.agree(false).await, Err(Gap::Behind { .. })));
 }
 
 #[tokio::test]
-async fn a_collection_keeps_what_an_untaken_record_needs() {
+async fn collection_retains_xorb_that_an_unapplied_record_needs() {
     let (setup, needed, garbage) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
     upload_as(&setup.process(), "org/a", &garbage).await;
     register_half(&setup, &needed).await;
     collect_for_weeks(&setup, &setup.process()).await;
     let xorbs = setup.index.list_xorbs().await.unwrap();
     assert_eq!(xorbs, [needed.xorb().hash()]);
-    assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 1);
+    assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 1);
     assert!(is_known(&setup, &needed).await);
 }
 
 #[tokio::test]
-async fn an_index_that_is_not_the_one_of_the_records_is_refused() {
+async fn index_that_does_not_belong_to_the_records_is_refused() {
     let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2]));
-    let cas = setup.process();
-    upload_as(&cas, "org/a", &xorb).await;
-    register(&cas, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
+    let server = setup.process();
+    upload_as(&server, "org/a", &xorb).await;
+    register(&server, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
     let directory = tempfile::tempdir().unwrap();
     let other = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
-    let cas = setup.process_with(&other);
-    assert!(matches!(cas.agree(true).await, Err(Gap::EmptyIndex)));
-    assert!(matches!(cas.compare().await, Err(Gap::EmptyIndex)));
-    // Older than the first registration.
+    let server = setup.process_with(&other);
+    assert!(matches!(server.store.agree(true).await, Err(Gap::EmptyIndex)));
+    assert!(matches!(server.store.compare().await, Err(Gap::EmptyIndex)));
+    // The index has the right id, but is older than the first registration.
     let id = setup.records.store_id().await.unwrap().unwrap();
     other.set_store(id, None).await.unwrap();
-    assert!(matches!(cas.agree(true).await, Err(Gap::Behind { .. })));
-    assert!(matches!(cas.plan_collection(policy_of_gc()).await, Err(GcAbort::Gap(Gap::Behind { .. }))));
+    assert!(matches!(server.store.agree(true).await, Err(Gap::Behind { .. })));
+    assert!(matches!(server.store.plan_collection(policy_of_gc()).await, Err(GcAbort::Gap(Gap::Behind { .. }))));
     other.set_store(StoreId::from_bytes([7; 16]), None).await.unwrap();
-    assert!(matches!(cas.agree(true).await, Err(Gap::OtherStore { .. })));
-    assert!(matches!(cas.compare().await, Err(Gap::OtherStore { .. })));
-    // Nothing of it has changed the store.
-    assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 0);
+    assert!(matches!(server.store.agree(true).await, Err(Gap::OtherStore { .. })));
+    assert!(matches!(server.store.compare().await, Err(Gap::OtherStore { .. })));
+    // The refused comparisons have not changed the store.
+    assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 0);
     assert!(is_known(&setup, &xorb).await);
 }
 
 #[tokio::test]
 async fn records_that_are_older_than_the_index_are_refused() {
     let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2]));
-    let cas = setup.process();
-    cas.complete_records().await.unwrap();
-    upload_as(&cas, "org/a", &xorb).await;
-    register(&cas, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
+    let server = setup.process();
+    server.store.complete_records().await.unwrap();
+    upload_as(&server, "org/a", &xorb).await;
+    register(&server, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
     let last = setup.records.last().await.unwrap().unwrap();
     setup.records.remove(last).await.unwrap();
-    assert!(matches!(setup.process().compare().await, Err(Gap::RecordsMissing { seq }) if seq == last));
-    // Its number is not given to another one.
+    assert!(matches!(setup.process().store.compare().await, Err(Gap::RecordsMissing { seq }) if seq == last));
+    // The number of the missing record is not used again.
     assert!(setup.records.append("x".into()).await.unwrap() > last);
 }
 
 #[tokio::test]
-async fn pruning_keeps_the_last_taken_record_and_those_behind_it() {
+async fn pruning_keeps_the_last_applied_record_and_later_ones() {
     let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2]));
-    let cas = setup.process();
-    cas.complete_records().await.unwrap();
-    upload_as(&cas, "org/a", &xorb).await;
-    register(&cas, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
-    remove(&cas, file_of(&xorb, 0, 2, None).hash, None).await;
-    collect_for_weeks(&setup, &cas).await;
-    // Of both nothing is left; the removal is what the index has taken last.
+    let server = setup.process();
+    server.store.complete_records().await.unwrap();
+    upload_as(&server, "org/a", &xorb).await;
+    register(&server, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
+    remove(&server, file_of(&xorb, 0, 2, None).hash, None).await;
+    collect_for_weeks(&setup, &server).await;
+    // The file and its xorb are gone. The record of the removal stays, because it is the last one
+    // that the index has applied.
     assert_eq!(setup.record_seqs().await, [Seq::new(1)]);
-    setup.process().agree(false).await.unwrap();
-    // The same where the index has taken neither.
+    setup.process().store.agree(false).await.unwrap();
+    // A record that the index has not applied stays, too, although its xorb is deleted.
     let other = xorb_of(&[3, 4, 5]);
     register_half(&setup, &other).await;
     setup.clock.advance(2 * DAY);
     delete_xorb(&setup, other.xorb().hash()).await;
     let mut pruning = Pruning::default();
-    while cas.prune_records(&mut pruning, 64).await.unwrap().is_none() {}
+    while server.store.prune_records(&mut pruning, 64).await.unwrap().is_none() {}
     assert_eq!(setup.record_seqs().await.len(), 2);
 }
 
@@ -190,9 +193,9 @@ async fn a_first_start_that_dies_between_both_ids_is_completed() {
             let mut setup = Setup::new().await;
             (setup.records, setup.index) = (Default::default(), setup.empty_index().await);
             setup.faults.arm(n, moment);
-            let died = setup.process().agree(true).await.is_err();
+            let died = setup.process().store.agree(true).await.is_err();
             setup.faults.disarm();
-            setup.process().agree(true).await.unwrap();
+            setup.process().store.agree(true).await.unwrap();
             let id = setup.records.store_id().await.unwrap();
             assert!(id.is_some() && id == setup.index.store_mark().await.unwrap().id, "{n} {moment:?} {died}");
         }
@@ -204,34 +207,34 @@ async fn store_without_an_id_gets_one_and_keeps_its_files() {
     let (mut setup, xorb, other) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
     setup.records = Default::default();
     setup.index.tamper("UPDATE store SET store_id = NULL").await;
-    let cas = setup.process();
-    upload_as(&cas, "org/a", &xorb).await;
-    register(&cas, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
+    let server = setup.process();
+    upload_as(&server, "org/a", &xorb).await;
+    register(&server, "org/a", vec![file_of(&xorb, 0, 2, None)], &[]).await;
     register_half(&setup, &other).await;
     setup.index.tamper("UPDATE store SET last_record = NULL").await;
-    assert!(matches!(setup.process().compare().await, Err(Gap::Unidentified)));
-    let agreed = setup.process().agree(false).await.unwrap();
-    assert_eq!((agreed.is_new, agreed.taken_count), (false, 1));
+    assert!(matches!(setup.process().store.compare().await, Err(Gap::Unidentified)));
+    let agreed = setup.process().store.agree(false).await.unwrap();
+    assert_eq!((agreed.is_new, agreed.applied_count), (false, 1));
     assert!(is_known(&setup, &xorb).await && is_known(&setup, &other).await);
-    setup.process().compare().await.unwrap();
+    setup.process().store.compare().await.unwrap();
 }
 
 #[tokio::test]
-async fn new_terms_that_may_roll_back_are_not_taken_at_a_start() {
+async fn new_terms_that_may_roll_back_are_not_applied_at_a_start() {
     let (setup, old, new) = (Setup::new().await, xorb_of(&[0, 1, 2, 3]), xorb_of(&[1, 2]));
-    let cas = setup.process();
-    cas.complete_records().await.unwrap();
-    upload_as(&cas, "org/a", &old).await;
-    upload_as(&cas, "org/a", &new).await;
-    register(&cas, "org/a", vec![file_of(&old, 1, 3, None)], &[]).await;
+    let server = setup.process();
+    server.store.complete_records().await.unwrap();
+    upload_as(&server, "org/a", &old).await;
+    upload_as(&server, "org/a", &new).await;
+    register(&server, "org/a", vec![file_of(&old, 1, 3, None)], &[]).await;
     let switched = Shard { files: vec![file_of(&new, 0, 2, None)], xorbs: Vec::new() };
-    let appended = cas.append_terms(&switched, Vec::new()).await.unwrap();
-    assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 0);
+    let appended = server.store.append_terms(&switched, Vec::new()).await.unwrap();
+    assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 0);
     appended.roll_back().await;
-    setup.process().compare().await.unwrap();
+    setup.process().store.compare().await.unwrap();
     // With the old xorbs deleted, the index is older than the switch.
-    cas.append_terms(&switched, Vec::new()).await.unwrap().retain();
-    setup.process().agree(false).await.unwrap();
+    server.store.append_terms(&switched, Vec::new()).await.unwrap().retain();
+    setup.process().store.agree(false).await.unwrap();
     setup.blobs.delete(setup.blobs.key_of(old.xorb().hash())).await.unwrap();
-    assert!(matches!(setup.process().agree(false).await, Err(Gap::Behind { .. })));
+    assert!(matches!(setup.process().store.agree(false).await, Err(Gap::Behind { .. })));
 }

@@ -5,17 +5,17 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::faults::{FaultyBlobs, FaultyIndex, Moment};
+use super::faults::Moment;
 use super::{Setup, upload, xorb};
 use crate::blob::BlobStore;
 use crate::format::compression::Policy;
 use crate::format::shard::Term;
 use crate::format::xorb::{BuiltXorb, RepackMode};
 use crate::format::{FileHash, merkle};
-use crate::index::{Allowance, FileRecord, Index, NewFile, Registration};
-use crate::runtime::blocking::Pool;
-use crate::runtime::clock::{ManualClock, Timestamp};
-use crate::service::archive::{BackedUp, BackupError, Origin, RestoreError, Target, Watch, empty_archive};
+use crate::index::{Allowance, ArchiveIndex, FileRecord, NewFile, RegisterIndex, Registration};
+use crate::runtime::clock::Timestamp;
+use crate::service::archive::{BackedUp, BackupError, RestoreError, Watch, empty_archive};
+use crate::service::{Settings, Store};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
@@ -31,36 +31,28 @@ impl Watch for Unwatched {
 }
 
 async fn back_up(setup: &Setup, archive: &Path) -> Result<BackedUp, BackupError> {
-    back_up_from(setup, FaultyBlobs { inner: setup.blobs.clone(), faults: setup.faults.clone() }, archive).await
+    back_up_from(setup, setup.faulty_blobs(), archive).await
 }
 
-/// A backup that reads blobs of another kind.
+/// Makes a backup with this blob store.
 pub(super) async fn back_up_from(
     setup: &Setup,
     blobs: impl BlobStore,
     archive: &Path,
 ) -> Result<BackedUp, BackupError> {
-    let origin = Origin {
-        blobs: Arc::new(blobs),
-        index: Arc::new(FaultyIndex::new(&setup.index, &setup.faults)),
-        pool: Pool::new(2),
-    };
+    let store = Store::new(&setup.settings(blobs));
     let file = File::options().read(true).write(true).open(archive).unwrap();
-    origin.back_up(file, None, Arc::new(Unwatched)).await
+    store.back_up(file, None, Arc::new(Unwatched)).await
 }
 
 pub(super) async fn restore(setup: &Setup, archive: &Path) -> Result<u64, RestoreError> {
-    let target = Target {
-        blobs: Arc::new(FaultyBlobs { inner: setup.blobs.clone(), faults: setup.faults.clone() }),
-        index: Arc::new(FaultyIndex::new(&setup.index, &setup.faults)),
-        clock: Arc::new(ManualClock::new(NOW)),
-        pool: Pool::new(3),
-        mode: RepackMode::Compressed,
-    };
-    target.restore(File::open(archive).unwrap(), Arc::new(Unwatched)).await.map(|restored| restored.file_count)
+    let settings = setup.settings(setup.faulty_blobs());
+    let store = Store::new(&Settings { verify_worker_count: 3, ..settings });
+    let (archive, watch) = (File::open(archive).unwrap(), Arc::new(Unwatched));
+    store.restore(archive, RepackMode::Compressed, watch).await.map(|restored| restored.file_count)
 }
 
-/// All of a xorb as a file.
+/// Registers a file that consists of all chunks of a xorb.
 async fn register(setup: &Setup, xorb: &BuiltXorb) -> FileHash {
     let (verified, layout) = (xorb.xorb(), xorb.xorb().layout());
     let lens = layout.chunks().map(|place| place.raw.byte_len());
@@ -79,12 +71,13 @@ async fn register(setup: &Setup, xorb: &BuiltXorb) -> FileHash {
     hash
 }
 
+/// A store with three files.
 async fn stocked() -> Setup {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     for text in ["one", "two", "three"] {
         let xorb = xorb(text, Policy::Lz4);
-        upload(&cas, &xorb).await.unwrap();
+        upload(&server, &xorb).await.unwrap();
         register(&setup, &xorb).await;
     }
     setup
@@ -112,7 +105,7 @@ async fn backup_with_nth_failure_is_completed_by_the_next_one() {
             let case = format!("operation {n} ({failed}) failed {moment:?}");
             // An unreadable part is left out and reported; any other fault ends the run.
             assert!(result.as_ref().is_err() || result.is_ok_and(|done| done.problem_count == 1), "{case}");
-            // Whatever was committed is a backup.
+            // The archive is valid after every failure.
             restore(&Setup::new().await, &archive).await.unwrap();
             back_up(&setup, &archive).await.unwrap();
             let copy = Setup::new().await;

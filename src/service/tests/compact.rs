@@ -1,7 +1,7 @@
-//! Rewriting of xorbs with few needed chunks: the contents of new ones, reads meanwhile, and a
-//! fault in every operation.
+//! Compaction: the contents of new xorbs, reads meanwhile, and a fault in every operation.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::format::compression::Policy as Compression;
 use crate::format::shard::{FileInfo, Term};
 use crate::format::xorb::{BuiltXorb, XorbBuilder};
 use crate::format::{ByteRange, ChunkRange, FileHash, RangeHash, XorbHash, merkle};
-use crate::index::{Collect, HealthIndex, Index, UsageIndex, XorbState};
+use crate::index::{ArchiveIndex, Collect, FileIndex, HealthIndex, UsageIndex, XorbIndex, XorbState};
 use crate::runtime::clock::{Clock, Timestamp};
 use crate::service::access::Claims;
 use crate::service::fsck::Presence;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
 use crate::service::gc::{GcAbort, MIN_GRACE, Pace, Policy};
-use crate::service::{Cas, Detail, Form, ReconstructError};
+use crate::service::{Detail, Form, ReconstructError, Server};
 
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -34,27 +34,27 @@ fn half() -> MinLive {
     MinLive::new(0.5).unwrap()
 }
 
-async fn plan(cas: &Cas) -> CompactionPlan {
-    cas.plan_compaction(policy(), half()).await.unwrap()
+async fn plan(server: &Arc<Server>) -> CompactionPlan {
+    server.store.plan_compaction(policy(), half()).await.unwrap()
 }
 
-/// Compacts; nothing may fail.
-pub(super) async fn compact(cas: &Cas) -> Compacted {
-    let done = cas.compact_garbage(policy(), half(), Presence::Alone, &Pace::default()).await.unwrap();
+/// Compacts, and checks that nothing failed.
+pub(super) async fn compact(server: &Arc<Server>) -> Compacted {
+    let done = server.store.compact_garbage(policy(), half(), Presence::Alone, &Pace::default()).await.unwrap();
     assert!(done.failure.is_none() && !done.is_stopped && done.failed == 0, "{done:?}");
     done
 }
 
 /// Collects until nothing is left to be collected.
-pub(super) async fn collect_all(setup: &Setup, cas: &Cas) {
+pub(super) async fn collect_all(setup: &Setup, server: &Arc<Server>) {
     for _ in 0..3 {
-        let done = cas.collect_garbage(policy(), &Pace::default()).await.unwrap();
+        let done = server.store.collect_garbage(policy(), &Pace::default()).await.unwrap();
         assert!(done.failure.is_none(), "{done:?}");
         setup.clock.advance(MIN_GRACE);
     }
 }
 
-/// The numbers from `start` on, before `end`.
+/// The numbers from `start` up to but not including `end`.
 pub(super) fn numbers(start: u32, end: u32) -> Vec<u32> {
     (start..end).collect()
 }
@@ -82,20 +82,21 @@ pub(super) fn bytes_of(chunks: impl IntoIterator<Item = u32>) -> String {
 }
 
 /// The contents of a file as a reader gets them.
-async fn contents(cas: &Cas, file: FileHash) -> Result<String, ReconstructError> {
-    let found = cas.reconstruct(&Claims::UNRESTRICTED, file, None, Detail::Terms).await?;
+async fn contents(server: &Arc<Server>, file: FileHash) -> Result<String, ReconstructError> {
+    let found = server.reconstruct(&Claims::UNRESTRICTED, file, None, Detail::Terms).await?;
     let mut contents = Vec::new();
     for term in found.plan.file.terms {
-        let xorb = cas.find(term.xorb).await.unwrap().unwrap();
+        let xorb = server.store.find(term.xorb).await.unwrap().unwrap();
         let raw = xorb.layout().raw_range(term.chunks).unwrap();
-        let pieces: Vec<bytes::Bytes> = cas.read(&xorb, Form::Raw, raw).await.unwrap().try_collect().await.unwrap();
+        let pieces: Vec<bytes::Bytes> =
+            server.store.read(&xorb, Form::Raw, raw).await.unwrap().try_collect().await.unwrap();
         contents.extend(pieces.concat());
     }
     Ok(String::from_utf8(contents).unwrap())
 }
 
-async fn xorbs_of(cas: &Cas, file: FileHash) -> BTreeSet<String> {
-    let found = cas.reconstruct(&Claims::UNRESTRICTED, file, None, Detail::Terms).await.unwrap();
+async fn xorbs_of(server: &Arc<Server>, file: FileHash) -> BTreeSet<String> {
+    let found = server.reconstruct(&Claims::UNRESTRICTED, file, None, Detail::Terms).await.unwrap();
     found.plan.file.terms.iter().map(|term| term.xorb.to_string()).collect()
 }
 
@@ -109,24 +110,25 @@ async fn blobs(setup: &Setup) -> BTreeSet<String> {
     setup.blobs.list().await.unwrap().iter().map(|key| key.xorb_hash().to_string()).collect()
 }
 
-/// A store with one xorb of ten chunks; a file needs two of them. It is old enough to be rewritten.
-async fn mostly_dead() -> (Setup, Cas, BuiltXorb, FileInfo) {
+/// A store with one xorb of ten chunks, of which a file needs two. The xorb is old enough to be
+/// rewritten.
+async fn mostly_dead() -> (Setup, Arc<Server>, BuiltXorb, FileInfo) {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let old = xorb_of(&numbers(0, 10));
-    upload_as(&cas, "org/a", &old).await;
+    upload_as(&server, "org/a", &old).await;
     let file = file_of(&old, 3, 5, None);
-    register(&cas, "org/a", vec![file.clone()], &[&old]).await;
+    register(&server, "org/a", vec![file.clone()], &[&old]).await;
     setup.clock.advance(MIN_GRACE);
-    (setup, cas, old, file)
+    (setup, server, old, file)
 }
 
-/// At every step, until the old xorb is deleted.
+/// The file is readable at every step, and after the old xorb is deleted.
 #[tokio::test]
 async fn mostly_dead_xorb_is_rewritten_and_its_file_stays_readable() {
-    let (setup, cas, old, file) = mostly_dead().await;
+    let (setup, server, old, file) = mostly_dead().await;
     let (expected, new) = (bytes_of(3..5), xorb_of(&[3, 4]));
-    let planned = plan(&cas).await;
+    let planned = plan(&server).await;
     let [rewrite] = planned.rewrites() else { panic!("{planned:?}") };
     assert_eq!(
         (rewrite.hash, rewrite.serialized_len, rewrite.chunk_count),
@@ -134,55 +136,61 @@ async fn mostly_dead_xorb_is_rewritten_and_its_file_stays_readable() {
     );
     assert_eq!((rewrite.sources[0].xorb, rewrite.sources[0].live_len), (old.xorb().hash(), new.bytes().len() as u64));
     assert_eq!(planned.saved_len(), (old.bytes().len() - new.bytes().len()) as u64);
-    // Between the new xorb and the switch.
+    // The compaction fails after the new xorb is stored and before the file is switched.
     setup.faults.arm_at("switch_terms", Moment::Before);
-    let done = cas.compact_garbage(policy(), half(), Presence::Alone, &Pace::default()).await.unwrap();
+    let done = server.store.compact_garbage(policy(), half(), Presence::Alone, &Pace::default()).await.unwrap();
     assert_eq!(setup.faults.disarm(), Some("switch_terms"));
     assert!(done.failure.is_some() && done.made.count == 1 && done.file_count == 0, "{done:?}");
-    assert_eq!(contents(&cas, file.hash).await.unwrap(), expected);
-    assert_eq!(xorbs_of(&cas, file.hash).await, BTreeSet::from([old.xorb().hash().to_string()]));
-    // Its record says that it was switched, which would be as true.
+    assert_eq!(contents(&server, file.hash).await.unwrap(), expected);
+    assert_eq!(xorbs_of(&server, file.hash).await, BTreeSet::from([old.xorb().hash().to_string()]));
+    // The record of the switch stays. It is valid although the file was not switched, because the
+    // new xorb exists.
     assert_eq!(rebuild(&setup).await.unwrap().problems, [""; 0]);
 
-    let done = compact(&cas).await;
+    let done = compact(&server).await;
     assert_eq!((done.made.count, done.found.count, done.file_count, done.rewritten.count), (0, 1, 1, 1), "{done:?}");
-    assert_eq!(contents(&cas, file.hash).await.unwrap(), expected);
-    assert_eq!(xorbs_of(&cas, file.hash).await, BTreeSet::from([new.xorb().hash().to_string()]));
-    assert_eq!(super::read(&cas, &old).await.unwrap().as_deref(), Some(old.bytes()), "who has its plan can go on");
-    assert_eq!(super::read(&cas, &new).await.unwrap().as_deref(), Some(new.bytes()), "as it was stored");
+    assert_eq!(contents(&server, file.hash).await.unwrap(), expected);
+    assert_eq!(xorbs_of(&server, file.hash).await, BTreeSet::from([new.xorb().hash().to_string()]));
+    assert_eq!(
+        super::read(&server, &old).await.unwrap().as_deref(),
+        Some(old.bytes()),
+        "readers with the old plan continue"
+    );
+    assert_eq!(super::read(&server, &new).await.unwrap().as_deref(), Some(new.bytes()), "as it was stored");
     let usage = setup.index.repo_usage("org/a".to_owned()).await.unwrap();
     assert_eq!((usage.file_count, usage.physical_len), (1, new.bytes().len() as u64));
-    // The old one has its whole grace before it.
+    // The grace period of the old xorb begins with the switch.
     setup.clock.advance(MIN_GRACE - Duration::from_millis(1));
-    assert_eq!(cas.collect_garbage(policy(), &Pace::default()).await.unwrap().condemned.count, 0);
-    collect_all(&setup, &cas).await;
-    collect_all(&setup, &cas).await;
+    assert_eq!(server.store.collect_garbage(policy(), &Pace::default()).await.unwrap().condemned.count, 0);
+    collect_all(&setup, &server).await;
+    collect_all(&setup, &server).await;
     assert_eq!(blobs(&setup).await, BTreeSet::from([new.xorb().hash().to_string()]));
-    assert_eq!(contents(&cas, file.hash).await.unwrap(), expected);
+    assert_eq!(contents(&server, file.hash).await.unwrap(), expected);
     check_same(&setup, "the old one is gone").await;
-    assert!(plan(&cas).await.rewrites().is_empty());
+    assert!(plan(&server).await.rewrites().is_empty());
     prune(&setup, 100).await;
     check_same(&setup, "pruned").await;
 }
 
-/// Also of one file; its terms stay as they are.
+/// The terms may belong to one file. The chunks to copy are merged, and the terms of the file are
+/// not.
 #[tokio::test]
 async fn overlapping_or_touching_terms_are_one_run() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let old = xorb_of(&numbers(0, 40));
-    upload_as(&cas, "org/a", &old).await;
+    upload_as(&server, "org/a", &old).await;
     let files = [
         (file_across(&[(&old, 20, 23), (&old, 2, 4), (&old, 20, 23)]), bytes_of([20, 21, 22, 2, 3, 20, 21, 22])),
         (file_across(&[(&old, 22, 25)]), bytes_of(22..25)),
         (file_across(&[(&old, 4, 6), (&old, 39, 40)]), bytes_of([4, 5, 39])),
     ];
-    register(&cas, "org/a", files.iter().map(|(file, _)| file.clone()).collect(), &[&old]).await;
+    register(&server, "org/a", files.iter().map(|(file, _)| file.clone()).collect(), &[&old]).await;
     setup.clock.advance(MIN_GRACE);
-    assert_eq!(runs(&plan(&cas).await), [[(2, 6), (20, 25), (39, 40)]]);
-    assert_eq!(compact(&cas).await.file_count, 3);
+    assert_eq!(runs(&plan(&server).await), [[(2, 6), (20, 25), (39, 40)]]);
+    assert_eq!(compact(&server).await.file_count, 3);
     for (file, expected) in &files {
-        assert_eq!(contents(&cas, file.hash).await.unwrap(), *expected);
+        assert_eq!(contents(&server, file.hash).await.unwrap(), *expected);
     }
     let new = xorb_of(&[2, 3, 4, 5, 20, 21, 22, 23, 24, 39]);
     let row = setup.index.find_file(files[0].0.hash, crate::index::Reader::All, ByteRange::new(0, u64::MAX)).await;
@@ -194,33 +202,33 @@ async fn overlapping_or_touching_terms_are_one_run() {
 #[tokio::test]
 async fn file_across_old_xorbs_is_switched_once_to_a_shared_new_one() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let old: Vec<BuiltXorb> = (0..5).map(|number| xorb_of(&numbers(number * 10, number * 10 + 10))).collect();
     for xorb in &old {
-        upload_as(&cas, "org/a", xorb).await;
+        upload_as(&server, "org/a", xorb).await;
     }
-    // The last one is needed whole, so that it stays.
+    // Another term needs the whole last xorb, so it is not rewritten.
     let parts: Vec<_> =
         old.iter().zip([(0, 1), (3, 5), (9, 10), (0, 2), (0, 10)]).map(|(xorb, (a, b))| (xorb, a, b)).collect();
     let file = file_across(&parts);
     let expected = bytes_of([0, 13, 14, 29, 30, 31].into_iter().chain(40..50));
-    register(&cas, "org/a", vec![file.clone()], &[]).await;
+    register(&server, "org/a", vec![file.clone()], &[]).await;
     setup.clock.advance(MIN_GRACE);
-    let planned = plan(&cas).await;
+    let planned = plan(&server).await;
     assert_eq!((planned.rewrites().len(), planned.old().count, planned.retained().needed.count), (1, 4, 1));
     let records = setup.record_seqs().await.len();
-    let done = compact(&cas).await;
+    let done = compact(&server).await;
     assert_eq!((done.file_count, done.rewritten.count, done.made.count), (1, 4, 1));
     assert_eq!(setup.record_seqs().await.len(), records + 1);
-    assert_eq!(xorbs_of(&cas, file.hash).await.len(), 2);
-    assert_eq!(contents(&cas, file.hash).await.unwrap(), expected);
-    collect_all(&setup, &cas).await;
+    assert_eq!(xorbs_of(&server, file.hash).await.len(), 2);
+    assert_eq!(contents(&server, file.hash).await.unwrap(), expected);
+    collect_all(&setup, &server).await;
     assert_eq!(blobs(&setup).await.len(), 2);
-    assert_eq!(contents(&cas, file.hash).await.unwrap(), expected);
+    assert_eq!(contents(&server, file.hash).await.unwrap(), expected);
     check_same(&setup, "after").await;
 }
 
-/// Enough chunks, chosen so that dedup may find some of them.
+/// Two chunks that dedup may find.
 fn eligible(from: u32) -> Vec<u32> {
     let is_eligible = |chunk: &u32| xorb_of(&[*chunk]).xorb().chunk_hashes()[0].is_dedup_eligible();
     (from..).filter(is_eligible).take(2).collect()
@@ -229,7 +237,7 @@ fn eligible(from: u32) -> Vec<u32> {
 #[tokio::test]
 async fn owners_are_not_mixed_and_dedup_gives_the_same_chunks() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let asked = eligible(1000);
     let [first, second] = asked[..] else { panic!("two") };
     let (alone, other, both) = (
@@ -238,19 +246,20 @@ async fn owners_are_not_mixed_and_dedup_gives_the_same_chunks() {
         xorb_of(&[20, 21, 22, 23, 24, 25, 26, 27]),
     );
     for (repo, xorb) in [("org/a", &alone), ("other/b", &other), ("org/a", &both), ("other/b", &both)] {
-        upload_as(&cas, repo, xorb).await;
+        upload_as(&server, repo, xorb).await;
     }
-    register(&cas, "org/a", vec![file_of(&alone, 0, 2, None)], &[&alone]).await;
-    register(&cas, "other/b", vec![file_of(&other, 2, 4, None)], &[&other]).await;
-    register(&cas, "org/a", vec![file_of(&both, 1, 3, None)], &[&both]).await;
+    register(&server, "org/a", vec![file_of(&alone, 0, 2, None)], &[&alone]).await;
+    register(&server, "other/b", vec![file_of(&other, 2, 4, None)], &[&other]).await;
+    register(&server, "org/a", vec![file_of(&both, 1, 3, None)], &[&both]).await;
     setup.clock.advance(MIN_GRACE);
     let chunks: Vec<u32> = [0, 2, 11, 13, 21, 22].into_iter().chain(asked.clone()).collect();
     let told = said(&setup.index, &chunks).await;
     assert!(told.dedup.iter().flatten().any(|is_told| !is_told) && told.dedup.iter().flatten().any(|is_told| *is_told));
-    // ResponseBudgets promise, and a promise is not a touch.
-    let planned = plan(&cas).await;
+    // The dedup queries in `said` lease xorbs. A lease is not a touch, so all three xorbs are
+    // rewritten.
+    let planned = plan(&server).await;
     assert_eq!((planned.rewrites().len(), planned.old().count), (3, 3), "{planned:?}");
-    assert_eq!(compact(&cas).await.rewritten.count, 3);
+    assert_eq!(compact(&server).await.rewritten.count, 3);
     assert_eq!(said(&setup.index, &chunks).await.dedup, told.dedup);
     for (new, owners) in [
         (xorb_of(&[0, first]), &["org"][..]),
@@ -260,9 +269,9 @@ async fn owners_are_not_mixed_and_dedup_gives_the_same_chunks() {
         let found = crate::index::Compact::owners_of(&setup.index, vec![new.xorb().hash()]).await.unwrap();
         assert_eq!(found.iter().map(|(_, owner)| owner.as_str()).collect::<Vec<_>>(), owners);
     }
-    // Dedup responses name the new ones, so that no lease retains the old ones.
+    // Dedup responses name the new xorbs, so that no lease retains the old ones.
     setup.clock.advance(MIN_GRACE);
-    collect_all(&setup, &cas).await;
+    collect_all(&setup, &server).await;
     assert_eq!(blobs(&setup).await.len(), 3);
     assert_eq!(said(&setup.index, &chunks).await.dedup, told.dedup);
     check_same(&setup, "after").await;
@@ -273,22 +282,22 @@ async fn owners_are_not_mixed_and_dedup_gives_the_same_chunks() {
 #[tokio::test]
 async fn foreign_single_chunk_does_not_hinder_a_rebuilt_index() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let old = xorb_of(&numbers(0, 10));
-    upload_as(&cas, "org/a", &old).await;
-    // A client with the chunks may refer to them.
-    register(&cas, "other/b", vec![file_of(&old, 3, 4, None)], &[]).await;
+    upload_as(&server, "org/a", &old).await;
+    // `other` has not uploaded the xorb, but proves that it knows the chunk, so it may refer to it.
+    register(&server, "other/b", vec![file_of(&old, 3, 4, None)], &[]).await;
     setup.clock.advance(MIN_GRACE);
-    assert_eq!(compact(&cas).await.file_count, 1);
-    collect_all(&setup, &cas).await;
+    assert_eq!(compact(&server).await.file_count, 1);
+    collect_all(&setup, &server).await;
     assert_eq!(blobs(&setup).await, BTreeSet::from([xorb_of(&[3]).xorb().hash().to_string()]));
-    assert_eq!(contents(&cas, file_of(&old, 3, 4, None).hash).await.unwrap(), bytes_of([3]));
+    assert_eq!(contents(&server, file_of(&old, 3, 4, None).hash).await.unwrap(), bytes_of([3]));
     check_same(&setup, "a xorb of one chunk").await;
 }
 
 #[tokio::test]
 async fn a_plan_changes_nothing_and_is_always_the_same() {
-    let (setup, cas, _, file) = mostly_dead().await;
+    let (setup, server, _, file) = mostly_dead().await;
     let everything = async || {
         let chunks = numbers(0, 12);
         (
@@ -298,87 +307,88 @@ async fn a_plan_changes_nothing_and_is_always_the_same() {
             format!("{:?}", setup.index.xorb_lives(None, 9).await.unwrap()),
         )
     };
+    // The first queries lease the xorb; the same queries later change nothing.
     let _ = said(&setup.index, &numbers(0, 12)).await;
     let before = everything().await;
-    let (first, second) = (plan(&cas).await, plan(&setup.process()).await);
+    let (first, second) = (plan(&server).await, plan(&setup.process()).await);
     assert_eq!(first.rewrites(), second.rewrites());
     assert_eq!(first.rewrites().len(), 1);
     assert_eq!(everything().await, before);
-    assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(3..5));
+    assert_eq!(contents(&server, file.hash).await.unwrap(), bytes_of(3..5));
 }
 
 #[tokio::test]
 async fn recent_well_used_and_unused_xorbs_are_left_alone() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let (young, needed, garbage) = (xorb_of(&numbers(0, 10)), xorb_of(&numbers(10, 20)), xorb_of(&numbers(20, 30)));
     for xorb in [&young, &needed, &garbage] {
-        upload_as(&cas, "org/a", xorb).await;
+        upload_as(&server, "org/a", xorb).await;
     }
-    register(&cas, "org/a", vec![file_of(&young, 0, 1, None), file_of(&needed, 0, 5, None)], &[]).await;
+    register(&server, "org/a", vec![file_of(&young, 0, 1, None), file_of(&needed, 0, 5, None)], &[]).await;
     setup.clock.advance(MIN_GRACE - Duration::from_millis(1));
-    assert_eq!((plan(&cas).await.retained().in_grace.count, plan(&cas).await.rewrites().len()), (2, 0));
+    assert_eq!((plan(&server).await.retained().in_grace.count, plan(&server).await.rewrites().len()), (2, 0));
     setup.clock.advance(Duration::from_millis(1));
-    // Five chunks of ten that are as long as each other are half of it, and half is enough.
-    let planned = plan(&cas).await;
+    // Five of ten chunks of the same length are half of a xorb, which is not below the limit.
+    let planned = plan(&server).await;
     assert_eq!((planned.old().count, planned.retained().needed.count, planned.retained().in_grace.count), (1, 1, 0));
     let most = MinLive::new(0.51).unwrap();
-    assert_eq!(cas.plan_compaction(policy(), most).await.unwrap().old().count, 2);
-    // A client requests it: it is in use.
-    assert!(cas.renew(&Claims::UNRESTRICTED, young.xorb().hash()).await.unwrap());
-    let planned = plan(&cas).await;
+    assert_eq!(server.store.plan_compaction(policy(), most).await.unwrap().old().count, 2);
+    // A client renews `young`, which is in use from then on.
+    assert!(server.renew(&Claims::UNRESTRICTED, young.xorb().hash()).await.unwrap());
+    let planned = plan(&server).await;
     assert_eq!((planned.old().count, planned.retained().in_grace.count), (0, 1));
-    assert_eq!(compact(&cas).await.made.count, 0);
+    assert_eq!(compact(&server).await.made.count, 0);
 }
 
 #[tokio::test]
 async fn at_full_share_one_dead_chunk_counts_and_none_does_not() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let (almost, whole) = (xorb_of(&numbers(0, 10)), xorb_of(&numbers(10, 20)));
     for xorb in [&almost, &whole] {
-        upload_as(&cas, "org/a", xorb).await;
+        upload_as(&server, "org/a", xorb).await;
     }
     let (a, b) = (file_of(&almost, 0, 9, None), file_of(&whole, 0, 10, None));
-    register(&cas, "org/a", vec![a.clone(), b.clone()], &[]).await;
+    register(&server, "org/a", vec![a.clone(), b.clone()], &[]).await;
     setup.clock.advance(MIN_GRACE);
     let all = MinLive::new(1.0).unwrap();
-    let planned = cas.plan_compaction(policy(), all).await.unwrap();
+    let planned = server.store.plan_compaction(policy(), all).await.unwrap();
     assert_eq!(runs(&planned), [[(0, 9)]]);
-    let done = cas.compact(planned, Presence::Shared, &Pace::default()).await;
+    let done = server.store.compact(planned, Presence::Shared, &Pace::default()).await;
     assert_eq!((done.rewritten.count, done.failed), (1, 0), "{done:?}");
-    assert_eq!(contents(&cas, a.hash).await.unwrap(), bytes_of(0..9));
-    assert_eq!(contents(&cas, b.hash).await.unwrap(), bytes_of(10..20));
+    assert_eq!(contents(&server, a.hash).await.unwrap(), bytes_of(0..9));
+    assert_eq!(contents(&server, b.hash).await.unwrap(), bytes_of(10..20));
 }
 
 #[tokio::test]
 async fn more_chunks_than_a_xorb_takes_make_a_second_one() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let mut files = Vec::new();
     for number in 0..3_u32 {
         let mut builder = XorbBuilder::new(Compression::None);
-        // The last chunk is most of it, and no file needs it.
+        // The last chunk is most of the xorb, and no file needs it.
         for chunk in 0..3001_u32 {
             builder.push(format!("{number} {chunk}").as_bytes()).unwrap();
         }
         builder.push(&[7; 100_000]).unwrap();
         let xorb = builder.finish().unwrap();
-        upload_as(&cas, "org/a", &xorb).await;
+        upload_as(&server, "org/a", &xorb).await;
         files.push(file_of(&xorb, 0, 3001, None));
     }
-    register(&cas, "org/a", files.clone(), &[]).await;
+    register(&server, "org/a", files.clone(), &[]).await;
     setup.clock.advance(MIN_GRACE);
-    let before: Vec<String> = futures_util::future::join_all(files.iter().map(|file| contents(&cas, file.hash)))
+    let before: Vec<String> = futures_util::future::join_all(files.iter().map(|file| contents(&server, file.hash)))
         .await
         .into_iter()
         .map(Result::unwrap)
         .collect();
-    let planned = plan(&cas).await;
+    let planned = plan(&server).await;
     assert_eq!(planned.rewrites().iter().map(|rewrite| rewrite.chunk_count).collect::<Vec<_>>(), [6002, 3001]);
-    assert_eq!(compact(&cas).await.rewritten.count, 3);
+    assert_eq!(compact(&server).await.rewritten.count, 3);
     for (file, before) in files.iter().zip(before) {
-        assert_eq!(contents(&cas, file.hash).await.unwrap(), before);
+        assert_eq!(contents(&server, file.hash).await.unwrap(), before);
     }
 }
 
@@ -386,64 +396,64 @@ async fn more_chunks_than_a_xorb_takes_make_a_second_one() {
 async fn damaged_chunk_is_found_while_copied_and_others_rewritten() {
     for presence in [Presence::Alone, Presence::Shared] {
         let setup = Setup::new().await;
-        let cas = setup.process();
+        let server = setup.process();
         let (bad, good) = (xorb_of(&numbers(0, 10)), xorb_of(&numbers(10, 20)));
         for xorb in [&bad, &good] {
-            upload_as(&cas, "org/a", xorb).await;
+            upload_as(&server, "org/a", xorb).await;
         }
         let files = [file_of(&bad, 3, 5, None), file_of(&good, 3, 5, None)];
-        register(&cas, "org/a", files.to_vec(), &[]).await;
+        register(&server, "org/a", files.to_vec(), &[]).await;
         setup.clock.advance(MIN_GRACE);
         let (key, place) =
             (setup.blobs.key_of(bad.xorb().hash()), bad.xorb().layout().chunks().nth(4).unwrap().serialized);
         let mut altered = bad.bytes().to_vec();
         altered[usize::try_from(place.end()).unwrap() - 1] ^= 1;
         setup.blobs.damage(key, altered);
-        let done = cas.compact_garbage(policy(), half(), presence, &Pace::default()).await.unwrap();
+        let done = server.store.compact_garbage(policy(), half(), presence, &Pace::default()).await.unwrap();
         assert_eq!(
             (done.damaged, done.failed, done.made.count, done.file_count),
             (1, 0, 1, 1),
             "{presence:?}: {done:?}"
         );
         assert!(setup.index.find_health(bad.xorb().hash()).await.unwrap().unwrap().damaged_at.is_some());
-        assert_eq!(contents(&cas, files[1].hash).await.unwrap(), bytes_of(13..15));
-        let refused = contents(&cas, files[0].hash).await.unwrap_err();
+        assert_eq!(contents(&server, files[1].hash).await.unwrap(), bytes_of(13..15));
+        let refused = contents(&server, files[0].hash).await.unwrap_err();
         assert!(matches!(refused, ReconstructError::DamagedXorb { xorb } if xorb == bad.xorb().hash()));
-        // It stays until it is healed, and the next run leaves it alone.
-        assert_eq!(plan(&cas).await.retained().damaged.count, 1);
-        upload_as(&cas, "org/a", &bad).await;
-        assert_eq!(contents(&cas, files[0].hash).await.unwrap(), bytes_of(3..5));
+        // The next run does not rewrite a damaged xorb, until an upload has repaired it.
+        assert_eq!(plan(&server).await.retained().damaged.count, 1);
+        upload_as(&server, "org/a", &bad).await;
+        assert_eq!(contents(&server, files[0].hash).await.unwrap(), bytes_of(3..5));
         setup.clock.advance(MIN_GRACE);
-        assert_eq!(compact(&cas).await.rewritten.count, 1);
-        assert_eq!(contents(&cas, files[0].hash).await.unwrap(), bytes_of(3..5));
+        assert_eq!(compact(&server).await.rewritten.count, 1);
+        assert_eq!(contents(&server, files[0].hash).await.unwrap(), bytes_of(3..5));
     }
 }
 
 #[tokio::test]
 async fn changes_between_plan_and_execution_count() {
-    let (setup, cas, old, file) = mostly_dead().await;
+    let (setup, server, old, file) = mostly_dead().await;
     let more = [file_of(&old, 4, 5, None), file_of(&old, 4, 6, None), file_of(&old, 9, 10, None)];
-    let planned = plan(&cas).await;
-    register(&cas, "org/b", more.to_vec(), &[]).await;
-    let done = cas.compact(planned, Presence::Alone, &Pace::default()).await;
+    let planned = plan(&server).await;
+    register(&server, "org/b", more.to_vec(), &[]).await;
+    let done = server.store.compact(planned, Presence::Alone, &Pace::default()).await;
     // Terms within a copied run are switched, and others keep the old xorb.
     assert_eq!((done.file_count, done.rewritten.count, done.failed), (2, 0, 0), "{done:?}");
     for (file, expected) in [(&file, 3..5), (&more[0], 4..5), (&more[1], 4..6), (&more[2], 9..10)] {
-        assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(expected));
+        assert_eq!(contents(&server, file.hash).await.unwrap(), bytes_of(expected));
     }
     check_same(&setup, "registered meanwhile").await;
-    let planned = plan(&cas).await;
+    let planned = plan(&server).await;
     assert_eq!(runs(&planned), [[(4, 6), (9, 10)]]);
-    remove(&cas, more[2].hash, None).await;
-    let done = cas.compact(planned, Presence::Alone, &Pace::default()).await;
+    remove(&server, more[2].hash, None).await;
+    let done = server.store.compact(planned, Presence::Alone, &Pace::default()).await;
     assert_eq!((done.file_count, done.rewritten.count), (1, 1), "{done:?}");
-    assert_eq!(contents(&cas, more[1].hash).await.unwrap(), bytes_of(4..6));
-    assert!(contents(&cas, more[2].hash).await.is_err());
-    collect_all(&setup, &cas).await;
+    assert_eq!(contents(&server, more[1].hash).await.unwrap(), bytes_of(4..6));
+    assert!(contents(&server, more[2].hash).await.is_err());
+    collect_all(&setup, &server).await;
     for (file, expected) in [(&file, 3..5), (&more[0], 4..5), (&more[1], 4..6)] {
-        assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(expected));
+        assert_eq!(contents(&server, file.hash).await.unwrap(), bytes_of(expected));
     }
-    // Except for dedup chunks of a removed file, as always.
+    // A rebuilt index is the same, except for dedup chunks of xorbs that no file needs any more.
     let mut both = [said(&setup.index, &[]).await, said(&rebuild(&setup).await.unwrap().index, &[]).await];
     both.iter_mut().for_each(|said| said.dedup.clear());
     assert_eq!(both[0], both[1]);
@@ -452,12 +462,12 @@ async fn changes_between_plan_and_execution_count() {
 #[tokio::test]
 async fn many_files_are_switched_in_batches_and_each_once() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let (a, b) = (xorb_of(&numbers(0, 100)), xorb_of(&numbers(100, 200)));
     for xorb in [&a, &b] {
-        upload_as(&cas, "org/a", xorb).await;
+        upload_as(&server, "org/a", xorb).await;
     }
-    // All of two and three chunks within the first twenty, and some of them of both xorbs.
+    // Files of one or two chunks of each xorb, and files of chunks of both xorbs.
     let mut files = Vec::new();
     for start in 0..18 {
         for len in 1..3 {
@@ -468,23 +478,23 @@ async fn many_files_are_switched_in_batches_and_each_once() {
         }
     }
     assert!(files.len() > 100);
-    register(&cas, "org/a", files.iter().map(|(file, _)| file.clone()).collect(), &[]).await;
+    register(&server, "org/a", files.iter().map(|(file, _)| file.clone()).collect(), &[]).await;
     setup.clock.advance(MIN_GRACE);
     let records = setup.record_seqs().await.len();
-    let done = compact(&cas).await;
+    let done = compact(&server).await;
     assert_eq!((done.file_count, done.rewritten.count), (files.len() as u64, 2));
     assert_eq!(setup.record_seqs().await.len() - records, files.len().div_ceil(64));
     for (file, expected) in &files {
-        assert_eq!(contents(&cas, file.hash).await.unwrap(), *expected);
+        assert_eq!(contents(&server, file.hash).await.unwrap(), *expected);
     }
     check_same(&setup, "many files").await;
 }
 
 #[tokio::test]
-async fn a_doubt_plans_nothing() {
+async fn inconsistent_index_or_early_clock_aborts_the_plan() {
     let statements: [(&str, &str); 4] = [
         (
-            "a term that names no xorb there is",
+            "a term that names a missing xorb",
             "UPDATE file_terms SET terms = CAST(randomblob(32) || substr(terms, 33) AS BLOB)",
         ),
         ("a row that does not parse", "UPDATE file_terms SET terms = zeroblob(44)"),
@@ -498,64 +508,64 @@ async fn a_doubt_plans_nothing() {
         ),
     ];
     for (what, sql) in statements {
-        let (setup, cas, ..) = mostly_dead().await;
+        let (setup, server, ..) = mostly_dead().await;
         setup.index.corrupt(sql).await;
-        let result = cas.compact_garbage(policy(), half(), Presence::Alone, &Pace::default()).await;
+        let result = server.store.compact_garbage(policy(), half(), Presence::Alone, &Pace::default()).await;
         let abort = result.map(|done| panic!("{what}: {done:?}")).unwrap_err();
         assert!(!matches!(abort, GcAbort::Clock { .. }), "{what}: {abort:?}");
         assert_eq!(blobs(&setup).await.len(), 1, "{what}");
     }
-    let (setup, cas, ..) = mostly_dead().await;
+    let (setup, server, ..) = mostly_dead().await;
     setup.index.record_collection(Timestamp::from_millis(setup.clock.now().as_millis() + 1)).await.unwrap();
-    assert!(matches!(cas.plan_compaction(policy(), half()).await, Err(GcAbort::Clock { .. })));
+    assert!(matches!(server.store.plan_compaction(policy(), half()).await, Err(GcAbort::Clock { .. })));
 }
 
 #[tokio::test]
-async fn a_compaction_that_is_stopped_is_gone_on_with_by_the_next_one() {
-    let (setup, cas, _, file) = mostly_dead().await;
+async fn stopped_compaction_is_completed_by_the_next_one() {
+    let (setup, server, _, file) = mostly_dead().await;
     let pace = Pace::default();
     pace.stop.cancel();
-    let done = cas.compact_garbage(policy(), half(), Presence::Alone, &pace).await.unwrap();
+    let done = server.store.compact_garbage(policy(), half(), Presence::Alone, &pace).await.unwrap();
     assert!(done.is_stopped && done.failure.is_none() && done.made.count == 0, "{done:?}");
     assert_eq!(blobs(&setup).await.len(), 1);
-    assert_eq!(compact(&cas).await.file_count, 1);
-    assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(3..5));
+    assert_eq!(compact(&server).await.file_count, 1);
+    assert_eq!(contents(&server, file.hash).await.unwrap(), bytes_of(3..5));
 }
 
 #[tokio::test]
 async fn new_xorb_published_by_an_upload_meanwhile_is_left_to_it() {
-    let (setup, cas, _, file) = mostly_dead().await;
+    let (setup, server, _, file) = mostly_dead().await;
     let new: XorbHash = xorb_of(&[3, 4]).xorb().hash();
-    // A server has claimed the row, and may put a blob there any time.
+    // A server has claimed the row, and may publish its blob at any time.
     setup.index.stage_xorb(new, crate::index::Ticket::random(), setup.clock.now()).await.unwrap();
-    let done = cas.compact_garbage(policy(), half(), Presence::Shared, &Pace::default()).await.unwrap();
+    let done = server.store.compact_garbage(policy(), half(), Presence::Shared, &Pace::default()).await.unwrap();
     assert_eq!((done.failed, done.made.count, done.file_count), (1, 0, 0), "{done:?}");
     assert_eq!(setup.index.find_life(new).await.unwrap().unwrap().state, XorbState::Staged);
     assert_eq!(blobs(&setup).await.len(), 1);
-    upload_as(&cas, "org/b", &xorb_of(&[3, 4])).await;
-    let done = cas.compact_garbage(policy(), half(), Presence::Shared, &Pace::default()).await.unwrap();
+    upload_as(&server, "org/b", &xorb_of(&[3, 4])).await;
+    let done = server.store.compact_garbage(policy(), half(), Presence::Shared, &Pace::default()).await.unwrap();
     assert_eq!((done.failed, done.found.count, done.file_count), (0, 1, 1), "{done:?}");
-    assert_eq!(contents(&cas, file.hash).await.unwrap(), bytes_of(3..5));
+    assert_eq!(contents(&server, file.hash).await.unwrap(), bytes_of(3..5));
 }
 
 #[tokio::test]
 async fn recorded_unswitched_terms_cost_nothing_without_their_xorb() {
-    let (setup, cas, _, file) = mostly_dead().await;
-    assert_eq!(compact(&cas).await.file_count, 1);
-    collect_all(&setup, &cas).await;
-    // A second recorded switch, to a xorb that no longer exists.
+    let (setup, server, _, file) = mostly_dead().await;
+    assert_eq!(compact(&server).await.file_count, 1);
+    collect_all(&setup, &server).await;
+    // A record of a second switch, to a xorb that does not exist.
     let gone = xorb_of(&[2, 3, 4]);
     let moved = file_of(&gone, 1, 3, None);
     assert_eq!(moved.hash, file.hash);
     let shard = crate::format::shard::Shard { files: vec![moved], xorbs: Vec::new() };
-    cas.append_terms(&shard, Vec::new()).await.unwrap().retain();
+    server.store.append_terms(&shard, Vec::new()).await.unwrap().retain();
     check_same(&setup, "the first switch counts").await;
-    // Registered again with earlier terms, which another process has switched since: only older
-    // terms are left.
-    remove(&cas, file.hash, None).await;
+    // The file is removed and registered with its first terms again, and then their xorb is lost.
+    // Only the terms of the earlier switch still prove the file.
+    remove(&server, file.hash, None).await;
     let old = xorb_of(&numbers(0, 10));
-    upload_as(&cas, "org/a", &old).await;
-    register(&cas, "org/a", vec![file_of(&old, 3, 5, None)], &[]).await;
+    upload_as(&server, "org/a", &old).await;
+    register(&server, "org/a", vec![file_of(&old, 3, 5, None)], &[]).await;
     setup.blobs.delete(setup.blobs.key_of(old.xorb().hash())).await.unwrap();
     let made = rebuild(&setup).await.unwrap();
     assert_eq!(made.problems, [""; 0]);
@@ -563,37 +573,38 @@ async fn recorded_unswitched_terms_cost_nothing_without_their_xorb() {
     assert_eq!(found.terms[0].xorb, xorb_of(&[3, 4]).xorb().hash());
 }
 
-/// A store with two mostly dead xorbs, and three files of them; the `n`-th operation of a
-/// compaction fails. Whichever it is, files read as before, and another run completes.
+/// A compaction whose `n`-th operation fails, on a store with two mostly unneeded xorbs and three
+/// files of them. The files then read as before, and another run completes the compaction. Returns
+/// false if a compaction has no `n`-th operation.
 #[cfg(feature = "full-tests")]
 async fn check_compaction_with_fault(n: usize, moment: Moment, presence: Presence) -> bool {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let (a, b) = (xorb_of(&numbers(0, 10)), xorb_of(&numbers(10, 20)));
     for xorb in [&a, &b] {
-        upload_as(&cas, "org/a", xorb).await;
+        upload_as(&server, "org/a", xorb).await;
     }
     let files = [
         (file_of(&a, 3, 5, None), bytes_of(3..5)),
         (file_of(&b, 0, 1, None), bytes_of(10..11)),
         (file_across(&[(&b, 2, 3), (&a, 4, 5)]), bytes_of([12, 4])),
     ];
-    register(&cas, "org/a", files.iter().map(|(file, _)| file.clone()).collect(), &[&a, &b]).await;
+    register(&server, "org/a", files.iter().map(|(file, _)| file.clone()).collect(), &[&a, &b]).await;
     setup.clock.advance(MIN_GRACE);
 
     setup.faults.arm(n, moment);
-    let result = cas.compact_garbage(policy(), half(), presence, &Pace::default()).await;
+    let result = server.store.compact_garbage(policy(), half(), presence, &Pace::default()).await;
     let failed = setup.faults.disarm();
     let case = format!("operation {n} ({failed:?}) failed {moment:?}, {presence:?}: {result:?}");
     if let (Some(_), Ok(done)) = (failed, &result) {
         assert!(done.failure.is_some() || failed == Some("remove_record") || failed == Some("free_len"), "{case}");
     }
-    let check_files = async |cas: &Cas| {
+    let check_files = async |server: &Arc<Server>| {
         for (file, expected) in &files {
-            assert_eq!(contents(cas, file.hash).await.unwrap(), *expected, "{case}");
+            assert_eq!(contents(server, file.hash).await.unwrap(), *expected, "{case}");
         }
     };
-    check_files(&cas).await;
+    check_files(&server).await;
     assert_eq!(crate::index::RepairIndex::faulty_files(&setup.index, None).await.unwrap().faults, [], "{case}");
     for hash in setup.index.list_xorbs().await.unwrap() {
         assert!(setup.blobs.head(setup.blobs.key_of(hash)).await.unwrap().is_some(), "{case}: {hash}");
@@ -601,11 +612,11 @@ async fn check_compaction_with_fault(n: usize, moment: Moment, presence: Presenc
     let made = rebuild(&setup).await.unwrap();
     assert_eq!((made.problems, made.index.file_records(None).await.unwrap().len()), (Vec::new(), 3), "{case}");
 
-    // After a restart as well, and another run does what is left.
+    // The files read as before after a restart, too, and another run completes the compaction.
     let process = setup.process();
-    process.recover().await.unwrap();
+    process.store.recover().await.unwrap();
     check_files(&process).await;
-    let done = process.compact_garbage(policy(), half(), presence, &Pace::default()).await.unwrap();
+    let done = process.store.compact_garbage(policy(), half(), presence, &Pace::default()).await.unwrap();
     assert!(done.failure.is_none() && done.failed == 0, "{case}: {done:?}");
     check_files(&process).await;
     let old = [&a, &b].map(|xorb| xorb.xorb().hash());
@@ -635,11 +646,11 @@ async fn compaction_with_nth_failure_loses_nothing_and_resumes() {
     }
 }
 
-/// Blobs of a store that is compacted when the first of them is read.
+/// A blob store that runs a compaction when a blob is read for the first time.
 #[derive(Debug)]
 struct CompactedBlobs {
     inner: MemoryBlobStore,
-    cas: Cas,
+    server: Arc<Server>,
     is_done: AtomicBool,
 }
 
@@ -651,7 +662,7 @@ impl BlobStore for CompactedBlobs {
     fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>> {
         async move {
             if !self.is_done.swap(true, Ordering::SeqCst) {
-                assert_eq!(compact(&self.cas).await.file_count, 1);
+                assert_eq!(compact(&self.server).await.file_count, 1);
             }
             self.inner.read(key, range).await
         }
@@ -685,11 +696,11 @@ impl BlobStore for CompactedBlobs {
 
 #[tokio::test]
 async fn file_switched_during_a_backup_is_in_its_archive() {
-    let (setup, cas, _, file) = mostly_dead().await;
+    let (setup, server, _, file) = mostly_dead().await;
     let directory = tempfile::tempdir().unwrap();
     let archive = directory.path().join("b.rca");
     backup::new_archive(&archive);
-    let blobs = CompactedBlobs { inner: setup.blobs.clone(), cas: cas.clone(), is_done: AtomicBool::new(false) };
+    let blobs = CompactedBlobs { inner: setup.blobs.clone(), server: server.clone(), is_done: AtomicBool::new(false) };
     let done = backup::back_up_from(&setup, blobs, &archive).await.unwrap();
     assert_eq!((done.xorb_count, done.file_count, done.waiting_count, done.problem_count), (2, 1, 0, 0), "{done:?}");
     let copy = Setup::new().await;

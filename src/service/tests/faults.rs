@@ -1,4 +1,4 @@
-//! Stores with a fault in the n-th operation: it is not done, or it is done and reported as failed.
+//! Stores in which the n-th operation fails, before or after it was carried out.
 
 mod collect;
 mod compact;
@@ -21,12 +21,12 @@ use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, StoreId, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
-    ChunkColumns, Claim, ClaimIndex, ClaimState, DedupHit, FileEntry, FileRecord, FileRow, Index, IndexError,
-    IndexErrorKind, KnownSha256, NewXorb, Reader, RecordIndex, Registered, Registration, RestoredFile, SpentGrant,
-    Staging, StoreMark, Ticket, Totals, XorbContents, XorbEntry, XorbPart, XorbRow, XorbState,
+    ArchiveIndex, ChunkColumns, Claim, ClaimIndex, ClaimState, DedupHit, FileEntry, FileIndex, FileRecord, FileRow,
+    GrantIndex, Index, IndexError, IndexErrorKind, KnownSha256, ListIndex, NewXorb, Reader, RecordIndex, RestoredFile,
+    SpentGrant, Staging, StoreMark, Ticket, Totals, XorbContents, XorbEntry, XorbIndex, XorbPart, XorbRow, XorbState,
 };
 use crate::runtime::clock::Timestamp;
-use crate::service::tests::model::{Gate, Weakness};
+use crate::service::tests::model::{BrokenGuards, Gate};
 
 /// Whether a failed operation was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +35,11 @@ pub(super) enum Moment {
     After,
 }
 
-/// Which operation is to fail; shared by the stores.
+/// Determines which operation fails; shared by the stores.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
     plan: Arc<Mutex<Option<Plan>>>,
-    /// Where operations wait until the gate opens for them.
+    /// If set, each operation first waits at this gate.
     gate: Option<Gate>,
 }
 
@@ -57,27 +57,27 @@ enum Trigger {
 }
 
 impl Faults {
-    /// None yet, of operations that wait at this gate.
+    /// No fault yet; operations wait at this gate.
     pub(super) fn behind(gate: Gate) -> Self {
         Self { gate: Some(gate), ..Self::default() }
     }
 
-    /// The operation after `n` further ones fails.
+    /// Lets `n` further operations succeed, and makes the one after them fail.
     pub(super) fn arm(&self, n: usize, moment: Moment) {
         *self.plan.lock().unwrap() = Some(Plan { trigger: Trigger::Count(n), moment, failed: None });
     }
 
-    /// The next operation of this name fails.
+    /// Makes the next operation with this name fail.
     pub(super) fn arm_at(&self, name: &'static str, moment: Moment) {
         *self.plan.lock().unwrap() = Some(Plan { trigger: Trigger::Name(name), moment, failed: None });
     }
 
-    /// Nothing fails any more; says what has failed.
+    /// Ends the injection of faults. Returns the name of the failed operation.
     pub(super) fn disarm(&self) -> Option<&'static str> {
         self.plan.lock().unwrap().take().and_then(|plan| plan.failed)
     }
 
-    /// Counts an operation; says whether, and when, it is to fail.
+    /// Counts an operation. Returns when it is to fail: before or after it is carried out.
     fn hit(&self, name: &'static str) -> Option<Moment> {
         let mut plan = self.plan.lock().unwrap();
         let plan = plan.as_mut().filter(|plan| plan.failed.is_none())?;
@@ -95,6 +95,7 @@ impl Faults {
         })
     }
 
+    /// Carries out an operation with this name, unless it is to fail.
     pub(super) async fn around<T, E>(
         &self,
         name: &'static str,
@@ -129,7 +130,7 @@ pub(super) struct FaultyBlobs {
     pub(super) faults: Faults,
 }
 
-// The memory store acts when it is called, and not when the future is awaited: hence the blocks.
+// The memory store acts when it is called, not when the future is polled; hence the `async` blocks.
 impl BlobStore for FaultyBlobs {
     fn draft(&self) -> Result<Box<dyn Draft>, BlobError> {
         if self.faults.hit("draft").is_some() {
@@ -158,7 +159,8 @@ impl BlobStore for FaultyBlobs {
         async move {
             let keys = self.inner.list_group(group).await?;
             if keys.is_empty() {
-                // Most of the 256 are, and to fail each of them says nothing new.
+                // Most of the 256 groups are empty, and a failure of each of their listings would
+                // test nothing new.
                 return Ok(keys);
             }
             self.faults.around("list_group", async { Ok(keys) }, blob_error).await
@@ -224,7 +226,7 @@ pub(super) struct FaultyRecords {
 
 impl RecordStore for FaultyRecords {
     fn append(&self, record: Bytes) -> BoxFuture<'_, Result<Seq, BlobError>> {
-        // When it is polled, and not when it is called: the record must not exist before the fault.
+        // In an `async` block, because the record must not exist before the fault.
         async move { self.faults.around("append", async { self.inner.append(record).await }, blob_error).await }.boxed()
     }
 
@@ -263,8 +265,8 @@ impl RecordStore for FaultyRecords {
             .boxed()
     }
 
-    fn start_behind(&self, seq: Seq) {
-        self.inner.start_behind(seq);
+    fn reserve_through(&self, seq: Seq) {
+        self.inner.reserve_through(seq);
     }
 }
 
@@ -272,17 +274,19 @@ impl RecordStore for FaultyRecords {
 pub(super) struct FaultyIndex {
     pub(super) inner: SqliteIndex,
     pub(super) faults: Faults,
-    /// The guards that it lacks; none except in the test of the guards.
-    pub(super) weakness: Weakness,
+    /// The guards that are broken. Only the tests of the guards break any.
+    pub(super) weakness: BrokenGuards,
 }
 
 impl FaultyIndex {
     pub(super) fn new(inner: &SqliteIndex, faults: &Faults) -> Self {
-        Self { inner: inner.clone(), faults: faults.clone(), weakness: Weakness::default() }
+        Self { inner: inner.clone(), faults: faults.clone(), weakness: BrokenGuards::default() }
     }
 }
 
-impl Index for FaultyIndex {
+impl Index for FaultyIndex {}
+
+impl XorbIndex for FaultyIndex {
     fn find_xorb(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbRow>, IndexError>> {
         self.faults.around("find_xorb", self.weakness.find_xorb(&self.inner, hash), index_error).boxed()
     }
@@ -291,17 +295,12 @@ impl Index for FaultyIndex {
         self.faults.around("find_chunks", self.inner.find_chunks(hash), index_error).boxed()
     }
 
-    fn foreign_single_chunks(
-        &self,
-        hashes: Vec<XorbHash>,
-        domain: String,
-    ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
-        let found = self.inner.foreign_single_chunks(hashes, domain);
-        self.faults.around("foreign_single_chunks", found, index_error).boxed()
+    fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>> {
+        self.faults.around("xorb_contents", self.inner.xorb_contents(hashes), index_error).boxed()
     }
 
-    fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.faults.around("share_xorb", self.inner.share_xorb(hash, domain), index_error).boxed()
+    fn xorb_parts(&self, wanted: Vec<(XorbHash, ChunkRange)>) -> BoxFuture<'_, Result<Vec<XorbPart>, IndexError>> {
+        self.faults.around("xorb_parts", self.inner.xorb_parts(wanted), index_error).boxed()
     }
 
     fn stage_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<Staging, IndexError>> {
@@ -314,6 +313,19 @@ impl Index for FaultyIndex {
             .boxed()
     }
 
+    fn share_xorb(&self, hash: XorbHash, domain: String) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("share_xorb", self.inner.share_xorb(hash, domain), index_error).boxed()
+    }
+
+    fn foreign_single_chunks(
+        &self,
+        hashes: Vec<XorbHash>,
+        domain: String,
+    ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
+        let found = self.inner.foreign_single_chunks(hashes, domain);
+        self.faults.around("foreign_single_chunks", found, index_error).boxed()
+    }
+
     fn renew_xorb(
         &self,
         hash: XorbHash,
@@ -321,18 +333,6 @@ impl Index for FaultyIndex {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<bool, IndexError>> {
         self.faults.around("renew_xorb", self.weakness.renew_xorb(&self.inner, hash, domain, now), index_error).boxed()
-    }
-
-    fn spend_grant(&self, grant: SpentGrant) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.faults.around("spend_grant", self.inner.spend_grant(grant), index_error).boxed()
-    }
-
-    fn is_grant_spent(&self, nonce: [u8; 16]) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.faults.around("is_grant_spent", self.inner.is_grant_spent(nonce), index_error).boxed()
-    }
-
-    fn forget_grants(&self, before: Timestamp) -> BoxFuture<'_, Result<u64, IndexError>> {
-        self.faults.around("forget_grants", self.inner.forget_grants(before), index_error).boxed()
     }
 
     fn abandon_xorb(&self, hash: XorbHash, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
@@ -354,23 +354,23 @@ impl Index for FaultyIndex {
     fn list_xorbs(&self) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
         self.faults.around("list_xorbs", self.inner.list_xorbs(), index_error).boxed()
     }
+}
 
-    fn xorb_contents(&self, hashes: Vec<XorbHash>) -> BoxFuture<'_, Result<Vec<XorbContents>, IndexError>> {
-        self.faults.around("xorb_contents", self.inner.xorb_contents(hashes), index_error).boxed()
+impl GrantIndex for FaultyIndex {
+    fn spend_grant(&self, grant: SpentGrant) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("spend_grant", self.inner.spend_grant(grant), index_error).boxed()
     }
 
-    fn xorb_parts(&self, wanted: Vec<(XorbHash, ChunkRange)>) -> BoxFuture<'_, Result<Vec<XorbPart>, IndexError>> {
-        self.faults.around("xorb_parts", self.inner.xorb_parts(wanted), index_error).boxed()
+    fn is_grant_spent(&self, nonce: [u8; 16]) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("is_grant_spent", self.inner.is_grant_spent(nonce), index_error).boxed()
     }
 
-    fn register_of<'a>(
-        &'a self,
-        registration: &'a Registration,
-        record: Option<u64>,
-    ) -> BoxFuture<'a, Result<Registered, IndexError>> {
-        self.faults.around("register", self.weakness.register(&self.inner, registration, record), index_error).boxed()
+    fn forget_grants(&self, before: Timestamp) -> BoxFuture<'_, Result<u64, IndexError>> {
+        self.faults.around("forget_grants", self.inner.forget_grants(before), index_error).boxed()
     }
+}
 
+impl FileIndex for FaultyIndex {
     fn find_file(
         &self,
         hash: FileHash,
@@ -378,10 +378,6 @@ impl Index for FaultyIndex {
         part: Option<ByteRange>,
     ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
         self.faults.around("find_file", self.weakness.find_file(&self.inner, hash, reader, part), index_error).boxed()
-    }
-
-    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>> {
-        self.faults.around("find_sha256", self.inner.find_sha256(sha256, reader), index_error).boxed()
     }
 
     fn find_dedup(
@@ -394,16 +390,9 @@ impl Index for FaultyIndex {
             .around("find_dedup", self.weakness.find_dedup(&self.inner, chunk, domain, lease_until), index_error)
             .boxed()
     }
+}
 
-    fn unverified_claims(
-        &self,
-        lens: Range<u64>,
-        after: Option<FileHash>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
-        self.faults.around("unverified_claims", self.inner.unverified_claims(lens, after, limit), index_error).boxed()
-    }
-
+impl ListIndex for FaultyIndex {
     fn files_after(
         &self,
         reader: Reader,
@@ -416,11 +405,9 @@ impl Index for FaultyIndex {
     fn xorbs_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbEntry>, IndexError>> {
         self.faults.around("xorbs_after", self.inner.xorbs_after(after, limit), index_error).boxed()
     }
+}
 
-    fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.faults.around("settle_claim", self.inner.settle_claim(claim, state), index_error).boxed()
-    }
-
+impl ArchiveIndex for FaultyIndex {
     fn file_records(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<Vec<FileRecord>, IndexError>> {
         self.faults.around("file_records", self.inner.file_records(after), index_error).boxed()
     }
@@ -431,6 +418,23 @@ impl Index for FaultyIndex {
 }
 
 impl ClaimIndex for FaultyIndex {
+    fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>> {
+        self.faults.around("find_sha256", self.inner.find_sha256(sha256, reader), index_error).boxed()
+    }
+
+    fn unverified_claims(
+        &self,
+        lens: Range<u64>,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
+        self.faults.around("unverified_claims", self.inner.unverified_claims(lens, after, limit), index_error).boxed()
+    }
+
+    fn settle_claim(&self, claim: Claim, state: ClaimState) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("settle_claim", self.inner.settle_claim(claim, state), index_error).boxed()
+    }
+
     fn next_claimant(
         &self,
         lens: Range<u64>,
@@ -439,14 +443,16 @@ impl ClaimIndex for FaultyIndex {
         self.faults.around("next_claimant", self.inner.next_claimant(lens, after), index_error).boxed()
     }
 
-    fn claims_of(
+    fn sha256_claims_of(
         &self,
         repo: String,
         lens: Range<u64>,
         after: Option<FileHash>,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<Claim>, IndexError>> {
-        self.faults.around("claims_of", self.inner.claims_of(repo, lens, after, limit), index_error).boxed()
+        self.faults
+            .around("sha256_claims_of", self.inner.sha256_claims_of(repo, lens, after, limit), index_error)
+            .boxed()
     }
 
     fn single_terms(
@@ -495,7 +501,7 @@ impl RecordIndex for FaultyIndex {
         self.faults.around("set_store", self.inner.set_store(id, last_record), index_error).boxed()
     }
 
-    fn leave_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.faults.around("leave_records", self.inner.leave_records(seqs), index_error).boxed()
+    fn add_unapplied_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("add_unapplied_records", self.inner.add_unapplied_records(seqs), index_error).boxed()
     }
 }

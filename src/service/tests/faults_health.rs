@@ -6,8 +6,8 @@ use futures_util::future::BoxFuture;
 use super::faults::{FaultyIndex, index_error};
 use crate::format::{FileHash, XorbHash};
 use crate::index::{
-    Drift, FaultPage, FilesHit, FutureTimes, HealthIndex, HealthSums, IndexError, NewXorb, RepairIndex, Ticket, Totals,
-    XorbHealth,
+    AffectedFiles, FaultPage, FutureTimes, HealthIndex, HealthSums, IndexError, NewXorb, RepairIndex, Ticket, Totals,
+    TotalsError, XorbHealth,
 };
 use crate::runtime::clock::Timestamp;
 use crate::runtime::incarnation::Incarnation;
@@ -31,8 +31,8 @@ impl HealthIndex for FaultyIndex {
         self.faults.around("health_sums", self.inner.health_sums(), index_error).boxed()
     }
 
-    fn files_hit(&self, hash: XorbHash, limit: u32) -> IndexFuture<'_, FilesHit> {
-        self.faults.around("files_hit", self.inner.files_hit(hash, limit), index_error).boxed()
+    fn affected_files(&self, hash: XorbHash, limit: u32) -> IndexFuture<'_, AffectedFiles> {
+        self.faults.around("affected_files", self.inner.affected_files(hash, limit), index_error).boxed()
     }
 
     fn mark_damaged(&self, seen: XorbHealth, now: Timestamp) -> IndexFuture<'_, bool> {
@@ -43,8 +43,14 @@ impl HealthIndex for FaultyIndex {
         self.faults.around("mark_sound", self.inner.mark_sound(seen, now), index_error).boxed()
     }
 
-    fn heal_xorb(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> IndexFuture<'_, ()> {
-        self.faults.around("heal_xorb", self.weakness.heal_xorb(&self.inner, xorb, ticket, now), index_error).boxed()
+    fn describe_xorb_again(&self, xorb: NewXorb, ticket: Ticket, now: Timestamp) -> IndexFuture<'_, ()> {
+        self.faults
+            .around(
+                "describe_xorb_again",
+                self.weakness.describe_xorb_again(&self.inner, xorb, ticket, now),
+                index_error,
+            )
+            .boxed()
     }
 }
 
@@ -63,6 +69,16 @@ impl RepairIndex for FaultyIndex {
         self.faults.around("adopt_xorb", self.inner.adopt_xorb(xorb, incarnation, ticket, now), index_error).boxed()
     }
 
+    fn adopt_blob(
+        &self,
+        xorb: NewXorb,
+        ticket: Ticket,
+        incarnation: Incarnation,
+        now: Timestamp,
+    ) -> IndexFuture<'_, ()> {
+        self.faults.around("adopt_blob", self.inner.adopt_blob(xorb, ticket, incarnation, now), index_error).boxed()
+    }
+
     fn faulty_files(&self, after: Option<FileHash>) -> IndexFuture<'_, FaultPage> {
         self.faults.around("faulty_files", self.inner.faulty_files(after), index_error).boxed()
     }
@@ -71,11 +87,11 @@ impl RepairIndex for FaultyIndex {
         self.faults.around("rebuild_references", self.inner.rebuild_references(file), index_error).boxed()
     }
 
-    fn totals_drift(&self) -> IndexFuture<'_, Drift> {
+    fn totals_drift(&self) -> IndexFuture<'_, TotalsError> {
         self.faults.around("totals_drift", self.inner.totals_drift(), index_error).boxed()
     }
 
-    fn repair_totals(&self, drift: Drift) -> IndexFuture<'_, Totals> {
+    fn repair_totals(&self, drift: TotalsError) -> IndexFuture<'_, Totals> {
         self.faults.around("repair_totals", self.inner.repair_totals(drift), index_error).boxed()
     }
 
@@ -83,15 +99,15 @@ impl RepairIndex for FaultyIndex {
         self.faults.around("future_times", self.inner.future_times(than), index_error).boxed()
     }
 
-    fn set_times_back(
+    fn clamp_times(
         &self,
         after: Option<XorbHash>,
         limit: u32,
         than: Timestamp,
         now: Timestamp,
     ) -> IndexFuture<'_, Option<XorbHash>> {
-        let set = self.inner.set_times_back(after, limit, than, now);
-        self.faults.around("set_times_back", set, index_error).boxed()
+        let set = self.inner.clamp_times(after, limit, than, now);
+        self.faults.around("clamp_times", set, index_error).boxed()
     }
 
     fn set_collection_back(&self, now: Timestamp) -> IndexFuture<'_, ()> {

@@ -32,8 +32,16 @@ impl ObjectIndex for FaultyIndex {
         self.faults.around("replace_xorb", replaced, index_error).boxed()
     }
 
-    fn bury_object(&self, hash: XorbHash, incarnation: Incarnation, len: u64, now: Timestamp) -> IndexFuture<'_, bool> {
-        self.faults.around("bury_object", self.inner.bury_object(hash, incarnation, len, now), index_error).boxed()
+    fn mark_object_dead(
+        &self,
+        hash: XorbHash,
+        incarnation: Incarnation,
+        len: u64,
+        now: Timestamp,
+    ) -> IndexFuture<'_, bool> {
+        self.faults
+            .around("mark_object_dead", self.inner.mark_object_dead(hash, incarnation, len, now), index_error)
+            .boxed()
     }
 
     fn abandon_objects(&self, before: Timestamp, now: Timestamp) -> IndexFuture<'_, u64> {
@@ -54,8 +62,8 @@ impl ObjectIndex for FaultyIndex {
         self.faults.around("find_replaced", self.inner.find_replaced(hash, incarnation), index_error).boxed()
     }
 
-    fn unaccounted(&self, names: Vec<(XorbHash, Incarnation)>) -> IndexFuture<'_, Vec<(XorbHash, Incarnation)>> {
-        self.faults.around("unaccounted", self.inner.unaccounted(names), index_error).boxed()
+    fn unknown_names(&self, names: Vec<(XorbHash, Incarnation)>) -> IndexFuture<'_, Vec<(XorbHash, Incarnation)>> {
+        self.faults.around("unknown_names", self.inner.unknown_names(names), index_error).boxed()
     }
 
     fn object_sums(&self) -> IndexFuture<'_, ObjectSums> {

@@ -1,4 +1,6 @@
-//! The bytes of a file are those of its chunks, also where these move while a slow client reads.
+//! Reading the bytes of a file, also while compaction moves its chunks or a client removes it.
+
+use std::sync::Arc;
 
 use futures_util::TryStreamExt;
 
@@ -8,24 +10,25 @@ use super::records::{register, remove, upload_as, xorb_of};
 use crate::format::{ByteRange, FileHash};
 use crate::service::access::Claims;
 use crate::service::gc::MIN_GRACE;
-use crate::service::{Cas, ReadError};
+use crate::service::{ReadError, Server};
 
-async fn read(cas: &Cas, file: FileHash, range: Option<(u64, u64)>) -> Result<Vec<u8>, ReadError> {
-    let found = cas.find_file(&Claims::UNRESTRICTED, file).await?.unwrap();
+async fn read(server: &Arc<Server>, file: FileHash, range: Option<(u64, u64)>) -> Result<Vec<u8>, ReadError> {
+    let found = server.find_file(&Claims::UNRESTRICTED, file).await?.unwrap();
     let (start, end) = range.unwrap_or((0, found.len));
-    let stream = cas.read_file(found, ByteRange::new(start, end).unwrap()).await?;
+    let stream = server.read_file(found, ByteRange::new(start, end).unwrap()).await?;
     Ok(stream.try_collect::<Vec<_>>().await?.concat())
 }
 
 #[tokio::test]
 async fn ranges_of_a_file_of_many_windows_are_its_bytes() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let xorbs: Vec<_> = (0..40).map(|index| xorb_of(&numbers(10 * index, 10 * index + 10))).collect();
     for xorb in &xorbs {
-        upload_as(&cas, "org/a", xorb).await;
+        upload_as(&server, "org/a", xorb).await;
     }
-    // More terms than the index gives at once; neighbours within a run, and jumps back and forth.
+    // More terms than the index returns at once. Some continue the term before in the same xorb,
+    // and others jump to another place or xorb.
     let mut parts = Vec::new();
     for round in 0..400_u32 {
         let xorb = round * 7 % 40;
@@ -34,41 +37,41 @@ async fn ranges_of_a_file_of_many_windows_are_its_bytes() {
     }
     let of_xorbs: Vec<_> = parts.iter().map(|(xorb, start, end)| (&xorbs[*xorb as usize], *start, *end)).collect();
     let file = file_across(&of_xorbs);
-    register(&cas, "org/a", vec![file.clone()], &xorbs.iter().collect::<Vec<_>>()).await;
+    register(&server, "org/a", vec![file.clone()], &xorbs.iter().collect::<Vec<_>>()).await;
     let chunks = parts.iter().flat_map(|(xorb, start, end)| numbers(10 * xorb + start, 10 * xorb + end));
     let expected = bytes_of(chunks).into_bytes();
 
-    assert!(read(&cas, file.hash, None).await.unwrap() == expected);
+    assert!(read(&server, file.hash, None).await.unwrap() == expected);
     let len = expected.len();
     for start in (0..len).step_by(len / 13) {
         for end in [start + 1, start + 999, start + len / 3, len] {
             let end = end.min(len);
-            let part = read(&cas, file.hash, Some((start as u64, end as u64))).await.unwrap();
+            let part = read(&server, file.hash, Some((start as u64, end as u64))).await.unwrap();
             assert!(part == expected[start..end], "{start}-{end}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_file_whose_chunks_move_is_read_on_from_where_they_are() {
+async fn file_whose_chunks_move_is_read_on_at_their_new_places() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let (retained, old) = (xorb_of(&numbers(20, 22)), xorb_of(&numbers(0, 10)));
     for xorb in [&retained, &old] {
-        upload_as(&cas, "org/a", xorb).await;
+        upload_as(&server, "org/a", xorb).await;
     }
     let file = file_across(&[(&retained, 0, 2), (&old, 3, 5)]);
-    register(&cas, "org/a", vec![file.clone()], &[&retained, &old]).await;
+    register(&server, "org/a", vec![file.clone()], &[&retained, &old]).await;
     setup.clock.advance(MIN_GRACE);
 
-    let found = cas.find_file(&Claims::UNRESTRICTED, file.hash).await.unwrap().unwrap();
+    let found = server.find_file(&Claims::UNRESTRICTED, file.hash).await.unwrap().unwrap();
     let whole = ByteRange::new(0, found.len).unwrap();
-    let mut stream = cas.read_file(found, whole).await.unwrap();
+    let mut stream = server.read_file(found, whole).await.unwrap();
     let mut bytes = stream.try_next().await.unwrap().unwrap().to_vec();
-    compact(&cas).await;
+    compact(&server).await;
     setup.clock.advance(DAY);
-    collect_all(&setup, &cas).await;
-    assert!(cas.find(old.xorb().hash()).await.unwrap().is_none(), "the xorb that the plan names is deleted");
+    collect_all(&setup, &server).await;
+    assert!(server.store.find(old.xorb().hash()).await.unwrap().is_none(), "the xorb that the plan names is deleted");
     while let Some(piece) = stream.try_next().await.unwrap() {
         bytes.extend_from_slice(&piece);
     }
@@ -78,20 +81,20 @@ async fn a_file_whose_chunks_move_is_read_on_from_where_they_are() {
 #[tokio::test]
 async fn a_file_that_is_removed_while_it_is_read_ends_in_an_error() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let (first, last) = (xorb_of(&numbers(0, 2)), xorb_of(&numbers(2, 4)));
     for xorb in [&first, &last] {
-        upload_as(&cas, "org/a", xorb).await;
+        upload_as(&server, "org/a", xorb).await;
     }
     let file = file_across(&[(&first, 0, 2), (&last, 0, 2)]);
-    register(&cas, "org/a", vec![file.clone()], &[&first, &last]).await;
-    let found = cas.find_file(&Claims::UNRESTRICTED, file.hash).await.unwrap().unwrap();
+    register(&server, "org/a", vec![file.clone()], &[&first, &last]).await;
+    let found = server.find_file(&Claims::UNRESTRICTED, file.hash).await.unwrap().unwrap();
     let whole = ByteRange::new(0, found.len).unwrap();
-    let mut stream = cas.read_file(found, whole).await.unwrap();
+    let mut stream = server.read_file(found, whole).await.unwrap();
     assert!(stream.try_next().await.unwrap().is_some());
-    remove(&cas, file.hash, Some("org/a")).await;
+    remove(&server, file.hash, Some("org/a")).await;
     setup.clock.advance(MIN_GRACE);
-    collect_all(&setup, &cas).await;
+    collect_all(&setup, &server).await;
     let rest: Result<Vec<_>, _> = stream.try_collect().await;
     assert!(matches!(rest, Err(ReadError::Removed { .. })), "{rest:?}");
 }

@@ -1,6 +1,7 @@
 //! Deleted and retained xorbs, and the order of deletions: garbage, aborts, and a fault in every
 //! operation.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::claims::{File, writer};
@@ -8,11 +9,11 @@ use super::{Moment, Setup, read, upload, xorb};
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::compression::Policy as Compression;
 use crate::format::xorb::BuiltXorb;
-use crate::index::{Collect, Index, Ticket, XorbState};
+use crate::index::{Collect, Ticket, XorbIndex, XorbState};
 use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::service::access::{Claims, RepoScope};
 use crate::service::gc::{Action, Collected, GcAbort, MIN_CONDEMNED, MIN_GRACE, Pace, Policy, PolicyError};
-use crate::service::{Cas, Form, ReadError, RemoveError, UploadError};
+use crate::service::{Form, ReadError, RemoveError, Server, UploadError};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -22,89 +23,88 @@ fn policy() -> Policy {
     Policy::new(MIN_GRACE, DAY).unwrap()
 }
 
-async fn collect(cas: &Cas) -> Collected {
-    let collected = cas.collect_garbage(policy(), &Pace::default()).await.unwrap();
+async fn collect(server: &Arc<Server>) -> Collected {
+    let collected = server.store.collect_garbage(policy(), &Pace::default()).await.unwrap();
     assert!(collected.failure.is_none() && !collected.is_stopped, "{collected:?}");
     collected
 }
 
-/// Condemned and deleted, by number.
-async fn counts(cas: &Cas) -> (u64, u64) {
-    let collected = collect(cas).await;
+/// Collects; returns the numbers of condemned and deleted xorbs.
+async fn counts(server: &Arc<Server>) -> (u64, u64) {
+    let collected = collect(server).await;
     (collected.condemned.count, collected.deleted.count)
 }
 
-async fn actions(cas: &Cas) -> Vec<Action> {
-    cas.plan_collection(policy()).await.unwrap().xorbs().iter().map(|xorb| xorb.action).collect()
+async fn actions(server: &Arc<Server>) -> Vec<Action> {
+    server.store.plan_collection(policy()).await.unwrap().xorbs().iter().map(|xorb| xorb.action).collect()
 }
 
-async fn stored(text: &str, cas: &Cas) -> BuiltXorb {
+async fn stored(text: &str, server: &Arc<Server>) -> BuiltXorb {
     let xorb = xorb(text, Compression::Lz4);
-    upload(cas, &xorb).await.unwrap();
+    upload(server, &xorb).await.unwrap();
     xorb
 }
 
-/// It stays readable for that day.
+/// A condemned xorb is readable during that day.
 #[tokio::test]
 async fn garbage_is_condemned_after_grace_then_deleted_after_a_day() {
     let setup = Setup::new().await;
-    let cas = setup.process();
-    let garbage = stored("garbage", &cas).await;
-    let file = File::upload("file", &cas).await;
-    file.register(&cas, "org/a", file.sha256).await.unwrap();
+    let server = setup.process();
+    let garbage = stored("garbage", &server).await;
+    let file = File::upload("file", &server).await;
+    file.register(&server, "org/a", file.sha256).await.unwrap();
     let born = setup.clock.now();
     setup.clock.advance(MIN_GRACE - MILLI);
-    assert_eq!(counts(&cas).await, (0, 0));
+    assert_eq!(counts(&server).await, (0, 0));
     setup.clock.advance(MILLI);
-    assert_eq!(actions(&cas).await, [Action::Condemn { idle_since: born }]);
-    assert_eq!(counts(&cas).await, (1, 0));
+    assert_eq!(actions(&server).await, [Action::Condemn { idle_since: born }]);
+    assert_eq!(counts(&server).await, (1, 0));
     let condemned_since = setup.clock.now();
     setup.clock.advance(DAY - MILLI);
-    let plan = cas.plan_collection(policy()).await.unwrap();
+    let plan = server.store.plan_collection(policy()).await.unwrap();
     assert_eq!((plan.xorbs(), plan.retained().condemned.count, plan.retained().referenced.count), (&[][..], 1, 1));
     assert_eq!(plan.freed_later().serialized_len, garbage.bytes().len() as u64);
-    assert_eq!(read(&cas, &garbage).await.unwrap().as_deref(), Some(garbage.bytes()));
+    assert_eq!(read(&server, &garbage).await.unwrap().as_deref(), Some(garbage.bytes()));
     setup.clock.advance(MILLI);
-    assert_eq!(actions(&cas).await, [Action::Delete { condemned_since }]);
-    let collected = collect(&cas).await;
+    assert_eq!(actions(&server).await, [Action::Delete { condemned_since }]);
+    let collected = collect(&server).await;
     assert_eq!((collected.deleted.count, collected.deleted.serialized_len), (1, garbage.bytes().len() as u64));
-    assert_eq!(read(&cas, &garbage).await.unwrap(), None);
+    assert_eq!(read(&server, &garbage).await.unwrap(), None);
     assert_eq!(setup.blobs.list().await.unwrap(), [file.key(&setup)]);
-    assert_eq!(counts(&cas).await, (0, 0));
-    assert!(upload(&cas, &garbage).await.unwrap().was_inserted);
-    assert_eq!(read(&cas, &garbage).await.unwrap().as_deref(), Some(garbage.bytes()));
+    assert_eq!(counts(&server).await, (0, 0));
+    assert!(upload(&server, &garbage).await.unwrap().was_inserted);
+    assert_eq!(read(&server, &garbage).await.unwrap().as_deref(), Some(garbage.bytes()));
 }
 
 #[tokio::test]
-async fn promised_xorb_stays_for_the_grace() {
+async fn touched_xorb_stays_for_the_grace_period() {
     for touch in 0..4 {
         let setup = Setup::new().await;
-        let cas = setup.process();
-        let file = File::upload("file", &cas).await;
+        let server = setup.process();
+        let file = File::upload("file", &server).await;
         setup.clock.advance(MIN_GRACE);
-        assert_eq!(counts(&cas).await, (1, 0));
+        assert_eq!(counts(&server).await, (1, 0));
         match touch {
-            0 => assert!(!upload(&cas, &file.xorb).await.unwrap().was_inserted),
-            1 => assert!(cas.renew(&Claims::UNRESTRICTED, file.xorb.xorb().hash()).await.unwrap()),
+            0 => assert!(!upload(&server, &file.xorb).await.unwrap().was_inserted),
+            1 => assert!(server.renew(&Claims::UNRESTRICTED, file.xorb.xorb().hash()).await.unwrap()),
             2 => {
-                file.register(&cas, "org/a", file.sha256).await.unwrap();
-                assert_eq!(counts(&cas).await, (0, 0));
-                cas.remove_file(&writer("org/a"), file.hash, None).await.unwrap();
+                file.register(&server, "org/a", file.sha256).await.unwrap();
+                assert_eq!(counts(&server).await, (0, 0));
+                server.remove_file(&writer("org/a"), file.hash, None).await.unwrap();
             }
             _ => {
-                // A removal in steps touches when the last reference is deleted, which may be
-                // later.
-                file.register(&cas, "org/a", file.sha256).await.unwrap();
+                // The xorb is touched when its last reference is deleted, however late that is.
+                file.register(&server, "org/a", file.sha256).await.unwrap();
                 setup.clock.advance(MIN_GRACE * 3);
-                cas.remove_file(&Claims::UNRESTRICTED, file.hash, None).await.unwrap();
+                server.remove_file(&Claims::UNRESTRICTED, file.hash, None).await.unwrap();
             }
         }
         setup.clock.advance(MIN_GRACE - MILLI);
-        assert_eq!(counts(&cas).await, (0, 0), "touch {touch}");
+        assert_eq!(counts(&server).await, (0, 0), "touch {touch}");
         setup.clock.advance(MILLI);
-        assert_eq!(counts(&cas).await, (1, 0), "touch {touch}");
+        assert_eq!(counts(&server).await, (1, 0), "touch {touch}");
         setup.clock.advance(DAY);
-        assert_eq!(counts(&cas).await, (0, 1), "touch {touch}");
+        assert_eq!(counts(&server).await, (0, 1), "touch {touch}");
         assert_eq!(setup.blobs.list().await.unwrap(), []);
     }
 }
@@ -112,59 +112,59 @@ async fn promised_xorb_stays_for_the_grace() {
 #[tokio::test]
 async fn dedup_response_keeps_its_xorb_until_its_key_expires() {
     let setup = Setup::new().await;
-    let cas = setup.process();
-    let file = File::upload("file", &cas).await;
+    let server = setup.process();
+    let file = File::upload("file", &server).await;
     let all = Claims { repo: RepoScope::All, ..writer("org/a") };
-    file.register(&cas, "org/a", file.sha256).await.unwrap();
-    cas.remove_file(&writer("org/a"), file.hash, None).await.unwrap();
+    file.register(&server, "org/a", file.sha256).await.unwrap();
+    server.remove_file(&writer("org/a"), file.hash, None).await.unwrap();
     setup.clock.advance(MIN_GRACE - MILLI);
     let chunk = file.xorb.xorb().chunk_hashes()[0];
-    assert!(cas.dedup_response(&all, chunk).await.unwrap().is_some());
+    assert!(server.dedup_response(&all, chunk).await.unwrap().is_some());
     setup.clock.advance(MIN_GRACE - MILLI);
-    let plan = cas.plan_collection(policy()).await.unwrap();
+    let plan = server.store.plan_collection(policy()).await.unwrap();
     assert_eq!((plan.xorbs().len(), plan.retained().leased.count), (0, 1));
     setup.clock.advance(MILLI);
-    assert_eq!(counts(&cas).await, (1, 0));
+    assert_eq!(counts(&server).await, (1, 0));
     // A condemned xorb is leased again, and retained for as long.
-    assert!(cas.dedup_response(&all, chunk).await.unwrap().is_some());
+    assert!(server.dedup_response(&all, chunk).await.unwrap().is_some());
     setup.clock.advance(MIN_GRACE - MILLI);
-    assert_eq!(counts(&cas).await, (0, 0));
+    assert_eq!(counts(&server).await, (0, 0));
     setup.clock.advance(MILLI);
-    assert_eq!(counts(&cas).await, (1, 0));
+    assert_eq!(counts(&server).await, (1, 0));
     setup.clock.advance(DAY);
-    assert_eq!(counts(&cas).await, (0, 1));
-    assert_eq!(cas.dedup_response(&all, chunk).await.unwrap(), None);
+    assert_eq!(counts(&server).await, (0, 1));
+    assert_eq!(server.dedup_response(&all, chunk).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn an_old_plan_takes_nothing_that_somebody_has_come_for_since() {
+async fn old_plan_spares_xorbs_that_were_used_since() {
     let setup = Setup::new().await;
-    let cas = setup.process();
-    let condemned = [File::upload("a", &cas).await, File::upload("b", &cas).await];
+    let server = setup.process();
+    let condemned = [File::upload("a", &server).await, File::upload("b", &server).await];
     setup.clock.advance(MIN_GRACE);
-    assert_eq!(counts(&cas).await, (2, 0));
-    let live = [File::upload("c", &cas).await, File::upload("d", &cas).await];
+    assert_eq!(counts(&server).await, (2, 0));
+    let live = [File::upload("c", &server).await, File::upload("d", &server).await];
     setup.clock.advance(MIN_GRACE);
-    let plan = cas.plan_collection(policy()).await.unwrap();
+    let plan = server.store.plan_collection(policy()).await.unwrap();
     assert_eq!(plan.xorbs().len(), 4);
     // One of each is registered or requested after the plan was made.
-    condemned[0].register(&cas, "org/a", condemned[0].sha256).await.unwrap();
-    assert!(cas.renew(&Claims::UNRESTRICTED, live[0].xorb.xorb().hash()).await.unwrap());
-    let collected = cas.collect(plan.clone(), &Pace::default()).await;
+    condemned[0].register(&server, "org/a", condemned[0].sha256).await.unwrap();
+    assert!(server.renew(&Claims::UNRESTRICTED, live[0].xorb.xorb().hash()).await.unwrap());
+    let collected = server.store.collect(plan.clone(), &Pace::default()).await;
     assert_eq!((collected.condemned.count, collected.deleted.count, collected.spared), (1, 1, 2));
-    assert_eq!(read(&cas, &condemned[0].xorb).await.unwrap().as_deref(), Some(condemned[0].xorb.bytes()));
+    assert_eq!(read(&server, &condemned[0].xorb).await.unwrap().as_deref(), Some(condemned[0].xorb.bytes()));
     assert_eq!(setup.blobs.list().await.unwrap().len(), 3);
     // The same plan once more finds nothing to do, and deletes nothing.
-    upload(&cas, &condemned[1].xorb).await.unwrap();
-    let again = cas.collect(plan, &Pace::default()).await;
+    upload(&server, &condemned[1].xorb).await.unwrap();
+    let again = server.store.collect(plan, &Pace::default()).await;
     assert_eq!((again.condemned.count, again.deleted.count, again.spared), (0, 0, 4));
     assert_eq!(setup.blobs.list().await.unwrap().len(), 4);
 }
 
 #[tokio::test]
-async fn doubt_of_any_kind_condemns_and_deletes_nothing() {
+async fn aborted_collection_condemns_and_deletes_nothing() {
     let statements = [
-        // A file that has lost its references, and so its xorb seems to be garbage.
+        // The references of a file are lost, so its xorb looks like garbage.
         "DELETE FROM xorb_files",
         "UPDATE file_terms SET terms = zeroblob(44)",
         "DELETE FROM files",
@@ -174,20 +174,20 @@ async fn doubt_of_any_kind_condemns_and_deletes_nothing() {
     ];
     for sql in statements {
         let setup = Setup::new().await;
-        let cas = setup.process();
-        stored("garbage", &cas).await;
-        let file = File::upload("file", &cas).await;
-        file.register(&cas, "org/a", file.sha256).await.unwrap();
+        let server = setup.process();
+        stored("garbage", &server).await;
+        let file = File::upload("file", &server).await;
+        file.register(&server, "org/a", file.sha256).await.unwrap();
         setup.clock.advance(MIN_GRACE * 2);
-        assert_eq!(actions(&cas).await.len(), 1, "{sql}");
+        assert_eq!(actions(&server).await.len(), 1, "{sql}");
         setup.index.corrupt(sql).await;
-        let abort = cas.collect_garbage(policy(), &Pace::default()).await.unwrap_err();
+        let abort = server.store.collect_garbage(policy(), &Pace::default()).await.unwrap_err();
         match sql {
             "DELETE FROM xorb_files" => assert!(matches!(abort, GcAbort::Reference { .. }), "{abort:?}"),
             _ if sql.starts_with("UPDATE visibility") => assert!(matches!(abort, GcAbort::Clock { .. }), "{abort:?}"),
             _ => assert!(matches!(abort, GcAbort::Store(_)), "{sql}: {abort:?}"),
         }
-        assert_eq!(cas.metrics.collection.aborted.get(), 1);
+        assert_eq!(server.store.metrics.collection.aborted.get(), 1);
         assert_eq!(setup.blobs.list().await.unwrap().len(), 2, "{sql}");
         assert_eq!(setup.index.unfinished_xorbs().await.unwrap(), [], "{sql}");
         assert_eq!(setup.index.totals().await.unwrap().xorb_count, 2);
@@ -201,17 +201,17 @@ async fn clock_set_back_collects_nothing_until_it_catches_up() {
     setup.clock.advance(MIN_GRACE);
     let later = setup.clock.now();
     assert_eq!(counts(&setup.process()).await, (1, 0));
-    let plan = setup.process().plan_collection(policy()).await.unwrap();
+    let plan = setup.process().store.plan_collection(policy()).await.unwrap();
     setup.clock = ManualClock::new(Timestamp::from_millis(later.as_millis() - 1)).into();
-    let cas = setup.process();
-    assert!(matches!(cas.plan_collection(policy()).await, Err(GcAbort::Clock { .. })));
-    assert!(cas.collect(plan, &Pace::default()).await.deleted.count == 0);
+    let server = setup.process();
+    assert!(matches!(server.store.plan_collection(policy()).await, Err(GcAbort::Clock { .. })));
+    assert!(server.store.collect(plan, &Pace::default()).await.deleted.count == 0);
     setup.clock.advance(MILLI);
-    assert_eq!(counts(&cas).await, (0, 0));
+    assert_eq!(counts(&server).await, (0, 0));
 }
 
 #[test]
-fn a_policy_below_what_clients_were_promised_is_refused() {
+fn policy_with_too_short_times_is_refused() {
     assert_eq!(Policy::new(MIN_GRACE - Duration::from_secs(1), DAY), Err(PolicyError));
     assert_eq!(Policy::new(MIN_GRACE, MIN_CONDEMNED - Duration::from_secs(1)), Err(PolicyError));
     assert!(Policy::new(MIN_GRACE, MIN_CONDEMNED).is_ok());
@@ -220,126 +220,133 @@ fn a_policy_below_what_clients_were_promised_is_refused() {
 #[tokio::test]
 async fn leftovers_of_uploads_and_deletions_are_removed_when_old() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let (staged, deleting) = (xorb("staged", Compression::Lz4), xorb("deleting", Compression::Lz4));
     setup.faults.arm_at("publish_xorb", Moment::Before);
-    upload(&cas, &staged).await.unwrap_err();
+    upload(&server, &staged).await.unwrap_err();
     setup.faults.disarm();
     setup.index.stage_xorb(deleting.xorb().hash(), Ticket::random(), setup.clock.now()).await.unwrap();
     setup.index.abandon_xorb(deleting.xorb().hash(), setup.clock.now()).await.unwrap();
     assert_eq!(setup.blobs.list().await.unwrap(), [setup.blobs.key_of(staged.xorb().hash())]);
     setup.clock.advance(DAY - MILLI);
-    assert_eq!(counts(&cas).await, (0, 1));
+    assert_eq!(counts(&server).await, (0, 1));
     assert_eq!(setup.index.unfinished_xorbs().await.unwrap(), [(staged.xorb().hash(), XorbState::Staged)]);
     setup.clock.advance(MILLI);
-    assert_eq!(counts(&cas).await, (0, 1));
+    assert_eq!(counts(&server).await, (0, 1));
     assert_eq!(setup.index.unfinished_xorbs().await.unwrap(), []);
     assert_eq!(setup.blobs.list().await.unwrap(), []);
 }
 
-/// Although it is still cached.
+/// The server still has the layout of the xorb in its cache.
 #[tokio::test]
 async fn xorb_deleted_by_another_process_can_be_uploaded_again() {
     let setup = Setup::new().await;
     let (server, command) = (setup.process(), setup.process());
     let xorb = stored("garbage", &server).await;
-    assert!(server.find(xorb.xorb().hash()).await.unwrap().is_some(), "now it is in memory");
+    assert!(server.store.find(xorb.xorb().hash()).await.unwrap().is_some(), "now it is in memory");
     setup.clock.advance(MIN_GRACE);
     assert_eq!(counts(&command).await, (1, 0));
     setup.clock.advance(DAY);
     assert_eq!(counts(&command).await, (0, 1));
-    // Nothing was written, since the xorb seemed to exist; but that happens only once.
+    // The first upload was not written, since the xorb seemed to be stored. The second one is.
     assert!(matches!(upload(&server, &xorb).await, Err(UploadError::BeingDeleted { .. })));
     assert!(upload(&server, &xorb).await.unwrap().was_inserted);
     assert_eq!(read(&server, &xorb).await.unwrap().as_deref(), Some(xorb.bytes()));
 }
 
 #[tokio::test]
-async fn a_xorb_that_another_process_has_deleted_vanishes_from_memory() {
+async fn layout_of_xorb_deleted_by_another_process_is_forgotten() {
     for is_told in [true, false] {
         let setup = Setup::new().await;
         let (server, command) = (setup.process(), setup.process());
         let xorb = stored("garbage", &server).await;
         let hash = xorb.xorb().hash();
-        let found = server.find(hash).await.unwrap().unwrap();
-        let seen = Some(server.forget_hidden(None).await.unwrap());
+        let found = server.store.find(hash).await.unwrap().unwrap();
+        let seen = Some(server.store.forget_hidden(None).await.unwrap());
         setup.clock.advance(MIN_GRACE);
         collect(&command).await;
-        assert_eq!(Some(server.forget_hidden(seen).await.unwrap()), seen, "what is condemned is visible");
-        assert!(server.find(hash).await.unwrap().is_some());
+        assert_eq!(Some(server.store.forget_hidden(seen).await.unwrap()), seen, "condemned xorbs are visible");
+        assert!(server.store.find(hash).await.unwrap().is_some());
         setup.clock.advance(DAY);
         collect(&command).await;
         if is_told {
-            assert_ne!(Some(server.forget_hidden(seen).await.unwrap()), seen);
+            assert_ne!(Some(server.store.forget_hidden(seen).await.unwrap()), seen);
         } else {
-            // The first reader notices.
+            // The first reader detects the deletion.
             let bytes = crate::format::ByteRange::new(0, 1).unwrap();
-            let missing = server.read(&found, Form::Serialized, bytes).await.err();
+            let missing = server.store.read(&found, Form::Serialized, bytes).await.err();
             assert!(matches!(missing, Some(ReadError::Deleted { .. })), "{missing:?}");
         }
-        assert!(server.find(hash).await.unwrap().is_none());
+        assert!(server.store.find(hash).await.unwrap().is_none());
         assert!(!server.renew(&Claims::UNRESTRICTED, hash).await.unwrap());
     }
 }
 
 #[tokio::test]
-async fn a_file_is_removed_by_those_who_have_it_and_by_nobody_else() {
+async fn file_is_removed_only_by_repositories_that_have_it() {
     let setup = Setup::new().await;
-    let cas = setup.process();
-    let file = File::upload("file", &cas).await;
-    let everybody = Claims { repo: RepoScope::All, ..writer("org/a") };
-    for claims in [writer("org/a"), writer("org/b"), everybody.clone()] {
+    let server = setup.process();
+    let file = File::upload("file", &server).await;
+    let all_repos = Claims { repo: RepoScope::All, ..writer("org/a") };
+    for claims in [writer("org/a"), writer("org/b"), all_repos.clone()] {
         let shard = file.shard(None);
-        cas.register(&claims, shard.into()).await.unwrap();
+        server.register(&claims, shard.into()).await.unwrap();
     }
     let repo = |name: &str| Some(name.parse::<RepoScope>().unwrap());
     let remove = async |claims: &Claims, repo| {
-        cas.remove_file(claims, file.hash, repo).await.map(|removed| (removed.repos.join(" "), removed.is_file_removed))
+        server
+            .remove_file(claims, file.hash, repo)
+            .await
+            .map(|removed| (removed.repos.join(" "), removed.is_file_removed))
     };
     assert!(matches!(remove(&writer("org/c"), None).await, Err(RemoveError::NotFound)));
     for other in ["org/b", "*"] {
         assert!(matches!(remove(&writer("org/a"), repo(other)).await, Err(RemoveError::Foreign)));
     }
-    assert!(matches!(remove(&everybody, repo("org/a")).await, Err(RemoveError::Foreign)));
-    assert_eq!(remove(&writer("org/a"), repo("org/a")).await.unwrap(), ("org/a".to_owned(), true), "nothing of others");
+    assert!(matches!(remove(&all_repos, repo("org/a")).await, Err(RemoveError::Foreign)));
+    assert_eq!(
+        remove(&writer("org/a"), repo("org/a")).await.unwrap(),
+        ("org/a".to_owned(), true),
+        "others are not revealed"
+    );
     assert!(matches!(remove(&writer("org/a"), None).await, Err(RemoveError::NotFound)));
-    assert_eq!(cas.file_len(&writer("org/a"), file.hash).await.unwrap(), None);
-    assert!(cas.file_len(&writer("org/b"), file.hash).await.unwrap().is_some());
-    // A writer for all repositories has claims of its own, and no others.
-    assert_eq!(remove(&everybody, None).await.unwrap(), ("*".to_owned(), false));
+    assert_eq!(server.file_len(&writer("org/a"), file.hash).await.unwrap(), None);
+    assert!(server.file_len(&writer("org/b"), file.hash).await.unwrap().is_some());
+    // A writer with a token for all repositories has the claims of `*`, and no others.
+    assert_eq!(remove(&all_repos, None).await.unwrap(), ("*".to_owned(), false));
     assert!(matches!(remove(&Claims::UNRESTRICTED, repo("org/c")).await, Err(RemoveError::NotFound)));
     assert_eq!(remove(&Claims::UNRESTRICTED, None).await.unwrap(), ("org/b".to_owned(), true));
-    assert_eq!(cas.file_len(&Claims::UNRESTRICTED, file.hash).await.unwrap(), None);
-    assert_eq!(read(&cas, &file.xorb).await.unwrap().as_deref(), Some(file.xorb.bytes()));
+    assert_eq!(server.file_len(&Claims::UNRESTRICTED, file.hash).await.unwrap(), None);
+    assert_eq!(read(&server, &file.xorb).await.unwrap().as_deref(), Some(file.xorb.bytes()));
 }
 
-/// A store with some of everything: a file, a removed one, condemned and other garbage, and a row
-/// that an upload has left. Whatever fails in a collection, the file reads as before, and all else
-/// is deleted in the end.
+/// A collection whose `n`-th operation fails. The store has a file, a removed file, condemned and
+/// other garbage, and the row of an interrupted upload. The file then reads as before, and later
+/// collections delete everything else. Returns false if a collection has no `n`-th operation.
 async fn check_collection_with_fault(n: usize, moment: Moment) -> bool {
     let setup = Setup::new().await;
-    let cas = setup.process();
-    let condemned = stored("condemned", &cas).await;
+    let server = setup.process();
+    let condemned = stored("condemned", &server).await;
     setup.clock.advance(MIN_GRACE);
-    assert_eq!(counts(&cas).await, (1, 0));
-    let file = File::upload("file", &cas).await;
-    file.register(&cas, "org/a", file.sha256).await.unwrap();
-    let removed = File::upload("removed", &cas).await;
-    removed.register(&cas, "org/a", removed.sha256).await.unwrap();
-    stored("garbage", &cas).await;
+    assert_eq!(counts(&server).await, (1, 0));
+    let file = File::upload("file", &server).await;
+    file.register(&server, "org/a", file.sha256).await.unwrap();
+    let removed = File::upload("removed", &server).await;
+    removed.register(&server, "org/a", removed.sha256).await.unwrap();
+    stored("garbage", &server).await;
     setup.faults.arm_at("publish_xorb", Moment::Before);
-    upload(&cas, &xorb("staged", Compression::Lz4)).await.unwrap_err();
+    upload(&server, &xorb("staged", Compression::Lz4)).await.unwrap_err();
     setup.faults.disarm();
     setup.clock.advance(MIN_GRACE);
     setup.index.remove_claims(removed.hash, None, setup.clock.now()).await.unwrap();
 
     setup.faults.arm(n, moment);
-    let result = cas.collect_garbage(policy(), &Pace::default()).await;
+    let result = server.store.collect_garbage(policy(), &Pace::default()).await;
     let failed = setup.faults.disarm();
     let case = format!("operation {n} ({failed:?}) failed {moment:?}: {result:?}");
-    let read_file = async |cas: &Cas| read(cas, &file.xorb).await.unwrap();
-    assert_eq!(read_file(&cas).await.as_deref(), Some(file.xorb.bytes()), "{case}");
-    // Every visible xorb has its blob, and every blob is visible.
+    let read_file = async |server: &Arc<Server>| read(server, &file.xorb).await.unwrap();
+    assert_eq!(read_file(&server).await.as_deref(), Some(file.xorb.bytes()), "{case}");
+    // Every visible xorb has its blob, and the condemned xorb loses its row only after its blob.
     let visible = setup.index.list_xorbs().await.unwrap();
     let blobs: Vec<_> = setup.blobs.list().await.unwrap().iter().map(BlobKey::xorb_hash).collect();
     assert!(visible.iter().all(|hash| blobs.contains(hash)), "{case}");
@@ -373,16 +380,16 @@ async fn collection_with_nth_failure_loses_nothing_and_resumes() {
 #[tokio::test]
 async fn stopped_collection_leaves_rows_that_the_next_one_finishes() {
     let setup = Setup::new().await;
-    let cas = setup.process();
-    stored("garbage", &cas).await;
+    let server = setup.process();
+    stored("garbage", &server).await;
     setup.clock.advance(MIN_GRACE);
-    collect(&cas).await;
+    collect(&server).await;
     setup.clock.advance(DAY);
     let pace = Pace::default();
     pace.stop.cancel();
-    let stopped = cas.collect_garbage(policy(), &pace).await.unwrap();
+    let stopped = server.store.collect_garbage(policy(), &pace).await.unwrap();
     assert!(stopped.is_stopped && stopped.deleted.count == 0, "{stopped:?}");
     assert_eq!(setup.blobs.list().await.unwrap().len(), 1);
-    assert_eq!(counts(&cas).await, (0, 1));
+    assert_eq!(counts(&server).await, (0, 1));
     assert_eq!(setup.blobs.list().await.unwrap(), []);
 }

@@ -1,10 +1,13 @@
-//! Files of many gigabytes, with all rows in the index and no bytes.
+//! Files of many gigabytes, which have rows in the index and no blobs. Also the response budgets of
+//! their plans.
 
 use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::yield_now;
@@ -16,12 +19,12 @@ use crate::format::compression::Scheme;
 use crate::format::shard::{CasChunk, CasInfo, FileInfo, Shard, Term, parse, write_upload};
 use crate::format::xorb::LayoutBuilder;
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash, merkle};
-use crate::index::{Index, NewXorb, Ticket};
+use crate::index::{NewXorb, Ticket, XorbIndex};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::fair::{Busy, Tenant};
 use crate::service::access::{Claims, RepoScope, Scope};
 use crate::service::files::PLANNED_XORB_COUNT;
-use crate::service::{Detail, ReconstructError, StoreError};
+use crate::service::{BodyError, Detail, ReconstructError, StoreError};
 
 /// Raw length of every chunk.
 const CHUNK_LEN: u32 = 64 << 10;
@@ -32,7 +35,7 @@ const CHUNK_COUNT: u32 = 1024;
 /// Xorbs of the file: 10 GiB.
 const XORB_COUNT: usize = 160;
 
-const EVERYBODY: Claims = Claims {
+const ADMIN: Claims = Claims {
     scope: Scope::Admin,
     repo: RepoScope::All,
     subject: None,
@@ -90,28 +93,28 @@ async fn publish(setup: &Setup, xorb: &NewXorb) {
     setup.index.publish_xorb(xorb.clone(), ticket, now).await.unwrap();
 }
 
-/// And prepared for an edit.
+/// The windows for an edit of the file need no blobs either.
 #[tokio::test]
 async fn ten_gib_file_is_registered_and_planned_without_its_blobs() {
     let setup = Setup::new().await;
     let blobs = WatchedBlobs::new(setup.blobs.clone());
-    let cas = setup.process_over(blobs.clone());
+    let server = setup.process_over(blobs.clone());
     let mut rng = StdRng::seed_from_u64(1);
     let xorbs: Vec<NewXorb> = (0..XORB_COUNT).map(|_| xorb(&mut rng)).collect();
     for xorb in &xorbs {
         publish(&setup, xorb).await;
     }
     let (file, shard) = shard(&xorbs);
-    assert!(cas.register(&EVERYBODY, shard.into()).await.unwrap().was_new);
-    let len = cas.file_len(&EVERYBODY, file).await.unwrap().unwrap();
+    assert!(server.register(&ADMIN, shard.into()).await.unwrap().was_new);
+    let len = server.file_len(&ADMIN, file).await.unwrap().unwrap();
     assert_eq!(len, 10 << 30);
 
-    // As a client reads it, window by window: every byte is in the plan of its window, and little
-    // else.
+    // Plan the file window by window, as a client reads it. Each plan covers its window, with
+    // little more at both ends.
     let (mut start, mut term_count) = (0, 0);
     while start < len {
         let range = ByteRange::new(start, start + 256_000_000);
-        let found = cas.reconstruct(&EVERYBODY, file, range, Detail::Terms).await.unwrap();
+        let found = server.reconstruct(&ADMIN, file, range, Detail::Terms).await.unwrap();
         let planned: u64 = found.plan.file.terms.iter().map(|term| u64::from(term.raw_len)).sum();
         let wanted = 256_000_000.min(len - start);
         assert!(wanted <= planned && planned < wanted + 2 * u64::from(CHUNK_LEN), "{start}: {planned}");
@@ -120,25 +123,25 @@ async fn ten_gib_file_is_registered_and_planned_without_its_blobs() {
     }
     assert!(term_count < 2 * XORB_COUNT, "{term_count}");
     let edit = [ByteRange::new(5 << 30, (5 << 30) + 1).unwrap()];
-    let permit = cas.walk_permit(EVERYBODY.tenant()).await.unwrap();
-    let windows = cas.chunk_windows(&permit, &EVERYBODY, file, &edit).await.unwrap();
+    let permit = server.walk_permit(ADMIN.tenant()).await.unwrap();
+    let windows = server.chunk_windows(&permit, &ADMIN, file, &edit).await.unwrap();
     assert_eq!((windows.total_chunks, windows.gap_verification.len()), (163_840, XORB_COUNT - 1));
     assert_eq!(blobs.call_count(), 0);
 }
 
 #[tokio::test]
-async fn the_lengths_of_chunks_come_with_ranges_up_to_a_gib() {
+async fn chunk_lengths_are_returned_for_ranges_up_to_a_gib() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let xorb = xorb(&mut StdRng::seed_from_u64(2));
     publish(&setup, &xorb).await;
-    // The same xorb 17 times: 17/16 GiB. It is listed once.
+    // The file has the same xorb 17 times, so it has 17/16 GiB. The shard lists the xorb once.
     let (file, bytes) = shard(&vec![xorb; 17]);
     let mut parsed = parse(&bytes).unwrap();
     parsed.xorbs.truncate(1);
-    cas.register(&EVERYBODY, write_upload(&parsed).unwrap().into()).await.unwrap();
+    server.register(&ADMIN, write_upload(&parsed).unwrap().into()).await.unwrap();
     let lens = async |start: u64, end: u64, detail: Detail| {
-        cas.reconstruct(&EVERYBODY, file, ByteRange::new(start, end), detail).await.unwrap().chunk_raw_lens
+        server.reconstruct(&ADMIN, file, ByteRange::new(start, end), detail).await.unwrap().chunk_raw_lens
     };
     let (gib, chunk) = (1_u64 << 30, u64::from(CHUNK_LEN));
     assert_eq!(lens(chunk + 1, 2 * chunk + 1, Detail::Chunks).await, Some(vec![vec![CHUNK_LEN; 2]]));
@@ -151,26 +154,26 @@ async fn the_lengths_of_chunks_come_with_ranges_up_to_a_gib() {
 #[tokio::test]
 async fn plan_beyond_a_batch_of_xorbs_has_each_xorb_once() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let mut rng = StdRng::seed_from_u64(4);
     let mut xorbs: Vec<NewXorb> = (0..PLANNED_XORB_COUNT + 10).map(|_| xorb_of(&mut rng, 2)).collect();
     for xorb in &xorbs {
         publish(&setup, xorb).await;
     }
-    // Those of the first run come once more at the end.
+    // Xorbs of the first run are named again at the end.
     let named = xorbs.len();
     xorbs.extend_from_within(..5);
     let (file, bytes) = shard(&xorbs);
     let mut parsed = parse(&bytes).unwrap();
     parsed.xorbs.truncate(named);
-    cas.register(&EVERYBODY, write_upload(&parsed).unwrap().into()).await.unwrap();
-    let found = cas.reconstruct(&EVERYBODY, file, None, Detail::Chunks).await.unwrap();
+    server.register(&ADMIN, write_upload(&parsed).unwrap().into()).await.unwrap();
+    let found = server.reconstruct(&ADMIN, file, None, Detail::Chunks).await.unwrap();
     let terms: Vec<_> = found.plan.file.terms.iter().map(|term| (term.xorb, term.chunks)).collect();
     assert_eq!(terms, xorbs.iter().map(|xorb| (xorb.hash, xorb.layout.whole())).collect::<Vec<_>>());
     let planned: Vec<_> = found.plan.xorbs.iter().map(|xorb| xorb.xorb).collect();
     assert_eq!(planned, xorbs[..named].iter().map(|xorb| xorb.hash).collect::<Vec<_>>());
     assert_eq!(found.chunk_raw_lens, Some(vec![vec![CHUNK_LEN; 2]; xorbs.len()]));
-    let batch = cas.reconstruct_all(&EVERYBODY, &[file]).await.unwrap().plan;
+    let batch = server.reconstruct_all(&ADMIN, &[file]).await.unwrap().plan;
     assert_eq!((batch.files, batch.xorbs), (vec![found.plan.file], found.plan.xorbs));
 }
 
@@ -190,33 +193,33 @@ async fn file_of_single_chunks(setup: &Setup) -> FileHash {
     };
     parsed.files[0].terms = chunks().map(term).collect();
     parsed.files[0].range_hashes = Some(chunks().map(|(_, (hash, _))| RangeHash::of(&[*hash])).collect());
-    setup.process().register(&EVERYBODY, write_upload(&parsed).unwrap().into()).await.unwrap();
+    setup.process().register(&ADMIN, write_upload(&parsed).unwrap().into()).await.unwrap();
     file
 }
 
 #[tokio::test]
-async fn long_plan_is_computed_elsewhere_and_short_ones_pass_it() {
+async fn short_plans_do_not_wait_for_the_computing_pool() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let file = file_of_single_chunks(&setup).await;
 
-    // There is one permit for two workers, and it is taken.
+    // The computing pool has one thread, which is busy.
     let (release, released) = mpsc::channel::<()>();
-    let taken = cas.computing.start_for(Tenant::SERVER, move || released.recv().is_err()).await;
-    let mut long = pin!(cas.reconstruct(&EVERYBODY, file, None, Detail::Terms));
+    let taken = server.computing.start_for(Tenant::SERVER, move || released.recv().is_err()).await;
+    let mut long = pin!(server.reconstruct(&ADMIN, file, None, Detail::Terms));
     let is_awaited = async {
-        while !cas.computing.is_awaited() {
+        while !server.computing.is_awaited() {
             yield_now().await;
         }
     };
     tokio::select! {
         biased;
         () = is_awaited => {}
-        _ = &mut long => panic!("it was computed where it was asked for"),
+        _ = &mut long => panic!("the long plan did not wait for the computing pool"),
     }
     let range = ByteRange::new(0, 10 * u64::from(CHUNK_LEN));
-    let short = timeout(Duration::from_secs(60), cas.reconstruct(&EVERYBODY, file, range, Detail::Chunks)).await;
-    let short = short.expect("it does not wait for that permit").unwrap();
+    let short = timeout(Duration::from_secs(60), server.reconstruct(&ADMIN, file, range, Detail::Chunks)).await;
+    let short = short.expect("the short plan does not wait for the computing pool").unwrap();
     assert_eq!(short.plan.file.terms.len(), 10);
     drop(release);
     assert!(taken.await);
@@ -226,28 +229,28 @@ async fn long_plan_is_computed_elsewhere_and_short_ones_pass_it() {
 #[tokio::test]
 async fn long_plan_holds_response_budget_and_a_short_one_none() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let file = file_of_single_chunks(&setup).await;
-    let whole = || cas.reconstruct(&EVERYBODY, file, None, Detail::Terms);
+    let whole = || server.reconstruct(&ADMIN, file, None, Detail::Terms);
     let mut others = Vec::new();
-    while let Ok(budget) = cas.response_budget(4 << 20).await {
+    while let Ok(budget) = server.response_budget(4 << 20).await {
         others.push(budget);
     }
     assert_eq!(others.len(), 28, "seven eighths of 128 MiB");
     let refused = whole().await.unwrap_err();
     assert!(matches!(refused, ReconstructError::Store(StoreError::Busy(_))), "{refused:?}");
-    let refused = cas.reconstruct_all(&EVERYBODY, &[file]).await.unwrap_err();
+    let refused = server.reconstruct_all(&ADMIN, &[file]).await.unwrap_err();
     assert!(matches!(refused, ReconstructError::Store(StoreError::Busy(_))), "{refused:?}");
     let range = ByteRange::new(0, 256 * u64::from(CHUNK_LEN));
-    let short = cas.reconstruct(&EVERYBODY, file, range, Detail::Chunks).await.unwrap();
+    let short = server.reconstruct(&ADMIN, file, range, Detail::Chunks).await.unwrap();
     assert_eq!(short.plan.file.terms.len(), 256);
     drop(others);
 
-    let taken = || cas.budgeted_len();
+    let taken = || server.budgeted_len();
     assert_eq!(taken(), 0);
     let long = whole().await.unwrap();
     assert_eq!(taken(), 4096 << 10);
-    let batch = cas.reconstruct_all(&EVERYBODY, &[file]).await.unwrap();
+    let batch = server.reconstruct_all(&ADMIN, &[file]).await.unwrap();
     assert_eq!(taken(), 8192 << 10);
     drop(long);
     drop(batch);
@@ -255,11 +258,11 @@ async fn long_plan_holds_response_budget_and_a_short_one_none() {
 }
 
 #[tokio::test]
-async fn tenant_with_most_of_the_budget_is_refused_and_others_not() {
+async fn tenant_above_its_budget_share_is_refused_others_are_not() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let [greedy, other] = [Tenant::new(1), Tenant::new(2)];
-    let budget = async |tenant: Tenant, mib: usize| tenant.doing(cas.response_budget(mib << 20)).await;
+    let budget = async |tenant: Tenant, mib: usize| tenant.doing(server.response_budget(mib << 20)).await;
     let _most = budget(greedy, 700).await.unwrap();
     let refused = budget(greedy, 200).await.unwrap_err();
     assert!(matches!(refused, StoreError::Busy(Busy { is_above_share: true })), "{refused:?}");
@@ -268,25 +271,25 @@ async fn tenant_with_most_of_the_budget_is_refused_and_others_not() {
     assert!(matches!(refused, StoreError::Busy(Busy { is_above_share: false })), "{refused:?}");
     // Moderate responses have a budget of their own, and small ones need none.
     let _moderate = budget(other, 4).await.unwrap();
-    let _small = cas.response_budget(256 << 10).await.unwrap();
-    assert_eq!(cas.budgeted_len(), 904 << 20);
-    // Dedup responses take nothing from readers, and the reverse.
-    let _chunks = greedy.doing(cas.dedup_budget(90 << 20)).await.unwrap();
-    assert!(greedy.doing(cas.dedup_budget(40 << 20)).await.is_err());
+    let _small = server.response_budget(256 << 10).await.unwrap();
+    assert_eq!(server.budgeted_len(), 904 << 20);
+    // Dedup responses have another budget than downloads.
+    let _chunks = greedy.doing(server.dedup_budget(90 << 20)).await.unwrap();
+    assert!(greedy.doing(server.dedup_budget(40 << 20)).await.is_err());
     let _moderate = budget(greedy, 4).await.unwrap();
-    assert_eq!(cas.budgeted_len(), 998 << 20);
+    assert_eq!(server.budgeted_len(), 998 << 20);
 }
 
 #[tokio::test]
 async fn response_text_resizes_the_budget_of_its_plan() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let text = async |made_in: usize, len: usize| {
-        let budget = cas.response_budget(made_in).await.unwrap();
-        let budget = cas.text_budget(budget, len).await.unwrap();
-        let taken = cas.budgeted_len();
+        let budget = server.response_budget(made_in).await.unwrap();
+        let budget = server.text_budget(budget, len).await.unwrap();
+        let taken = server.budgeted_len();
         drop(budget);
-        assert_eq!(cas.budgeted_len(), 0);
+        assert_eq!(server.budgeted_len(), 0);
         taken
     };
     assert_eq!(text(100 << 20, 20 << 20).await, 20 << 20);
@@ -295,7 +298,27 @@ async fn response_text_resizes_the_budget_of_its_plan() {
     assert_eq!(text(0, 1).await, 0);
     assert_eq!(text(0, 1 << 20).await, 1 << 20);
     assert_eq!(text(3 << 20, 5 << 20).await, 5 << 20);
-    // No other tenant could have got the budget of the plan.
-    let plan = cas.response_budget(1 << 30).await.unwrap();
-    let _text = cas.text_budget(plan, 8 << 20).await.unwrap();
+    // The text takes its budget over from the largest possible plan, so no other response can take
+    // it first.
+    let plan = server.response_budget(1 << 30).await.unwrap();
+    let _text = server.text_budget(plan, 8 << 20).await.unwrap();
+}
+
+#[tokio::test]
+async fn slow_shard_takes_no_memory_and_small_ones_have_their_own() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    let (large, small) = (&server.permits.shard_budget, &server.permits.small_shard_budget);
+    let body = |len: usize| stream::iter([Ok::<_, BodyError>(Bytes::from(vec![0; len]))]);
+    for (declared, budget) in [(80 << 20, large), (1 << 20, small)] {
+        let slow = body(300 << 10).chain(stream::pending());
+        let mut slow = pin!(server.receive_shard(Tenant::new(1), Some(declared), slow));
+        assert!(timeout(Duration::from_millis(100), &mut slow).await.is_err());
+        assert_eq!(budget.load(), (0, 0), "{declared} bytes have not arrived");
+    }
+    let _all = large.enter(Tenant::new(2), u32::MAX).await.unwrap();
+    let receive = |len: usize| server.receive_shard(Tenant::new(3), Some(len as u64), body(len));
+    let received = timeout(Duration::from_secs(60), receive(1 << 20)).await.unwrap().unwrap();
+    assert_eq!(received.bytes.len(), 1 << 20);
+    assert!(timeout(Duration::from_millis(100), receive((1 << 20) + 1)).await.is_err(), "it is a large one");
 }

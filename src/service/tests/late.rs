@@ -1,4 +1,4 @@
-//! Operations so late that others have finished without them.
+//! Operations that end so late that their rows have changed meanwhile.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::blob::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 use crate::format::compression::Policy as Compression;
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{Collect, Index};
+use crate::index::{Collect, XorbIndex};
 use crate::runtime::clock::{Clock, Timestamp};
 use crate::service::UploadError;
 use crate::service::gc::{Action, MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
@@ -16,15 +16,18 @@ use futures_util::future::BoxFuture;
 
 use crate::blob::memory::MemoryBlobStore;
 
-/// The progress of a deletion when the blob of an upload appears that had staged the row a day ago.
+/// How far the deletion of a row is when the late blob of its upload appears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deletion {
+    /// The row is in `Deleting`; the blob will be deleted.
     Begun,
+    /// The row is in `Deleting`; the deleting process has found no blob.
     BlobGone,
+    /// The row was deleted.
     Over,
 }
 
-/// Blobs that are published after the deletion of their row has begun.
+/// A blob store that publishes blobs only after the deletion of their row has begun.
 #[derive(Debug)]
 struct SlowBlobs {
     blobs: MemoryBlobStore,
@@ -90,7 +93,7 @@ impl Draft for SlowDraft {
     fn publish(self: Box<Self>, key: BlobKey) -> BoxFuture<'static, Result<(), BlobError>> {
         let Self { draft, index, deletion } = *self;
         async move {
-            // A collection, a day later. There is no blob yet that it could delete.
+            // A collection abandons the row a day later. There is no blob yet that it could delete.
             let end = Timestamp::from_millis(u64::MAX >> 1);
             let abandoned = index.abandon_xorbs(vec![key.xorb_hash()], end, Timestamp::from_millis(0)).await.unwrap();
             assert_eq!(abandoned, [key.xorb_hash()]);
@@ -107,10 +110,10 @@ impl Draft for SlowDraft {
 async fn upload_of_an_abandoned_row_leaves_no_orphan_blob() {
     for deletion in [Deletion::Begun, Deletion::BlobGone, Deletion::Over] {
         let setup = Setup::new().await;
-        let cas = setup.process_over(SlowBlobs { blobs: setup.blobs.clone(), index: setup.index.clone(), deletion });
+        let server = setup.process_over(SlowBlobs { blobs: setup.blobs.clone(), index: setup.index.clone(), deletion });
         let xorb = xorb("late", Compression::Lz4);
         let hash = xorb.xorb().hash();
-        assert!(matches!(upload(&cas, &xorb).await, Err(UploadError::Store(_))), "{deletion:?}");
+        assert!(matches!(upload(&server, &xorb).await, Err(UploadError::Store(_))), "{deletion:?}");
         match deletion {
             // The deleting process continues, and deletes the blob if there is one.
             Deletion::Begun => {
@@ -123,7 +126,7 @@ async fn upload_of_an_abandoned_row_leaves_no_orphan_blob() {
         setup.index.forget_xorb(hash).await.unwrap();
         setup.clock.advance(Duration::from_secs(25 * 3600));
         let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
-        setup.process().collect_garbage(policy, &Pace::default()).await.unwrap();
+        setup.process().store.collect_garbage(policy, &Pace::default()).await.unwrap();
         assert_eq!(setup.blobs.list().await.unwrap(), [], "{deletion:?}");
         assert_eq!(setup.index.unfinished_xorbs().await.unwrap(), [], "{deletion:?}");
     }
@@ -132,18 +135,18 @@ async fn upload_of_an_abandoned_row_leaves_no_orphan_blob() {
 #[tokio::test]
 async fn old_plan_does_not_delete_a_xorb_that_was_uploaded_again() {
     let setup = Setup::new().await;
-    let (cas, xorb) = (setup.process(), xorb("back", Compression::Lz4));
+    let (server, xorb) = (setup.process(), xorb("back", Compression::Lz4));
     let policy = Policy::new(MIN_GRACE, MIN_CONDEMNED).unwrap();
     setup.faults.arm_at("publish_xorb", Moment::Before);
-    upload(&cas, &xorb).await.unwrap_err();
+    upload(&server, &xorb).await.unwrap_err();
     setup.faults.disarm();
     let hash = xorb.xorb().hash();
     setup.index.abandon_xorb(hash, setup.clock.now()).await.unwrap();
-    let plan = cas.plan_collection(policy).await.unwrap();
+    let plan = server.store.plan_collection(policy).await.unwrap();
     assert!(matches!(plan.xorbs()[0].action, Action::Finish { .. }));
-    assert_eq!(cas.collect(plan.clone(), &Pace::default()).await.deleted.count, 1);
-    assert!(upload(&cas, &xorb).await.unwrap().was_inserted);
-    let again = cas.collect(plan, &Pace::default()).await;
+    assert_eq!(server.store.collect(plan.clone(), &Pace::default()).await.deleted.count, 1);
+    assert!(upload(&server, &xorb).await.unwrap().was_inserted);
+    let again = server.store.collect(plan, &Pace::default()).await;
     assert_eq!((again.deleted.count, again.spared), (0, 1));
-    assert_eq!(read(&cas, &xorb).await.unwrap().as_deref(), Some(xorb.bytes()));
+    assert_eq!(read(&server, &xorb).await.unwrap().as_deref(), Some(xorb.bytes()));
 }

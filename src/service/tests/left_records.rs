@@ -1,4 +1,5 @@
-//! What a start makes of long registrations whose records a crash or a failure has left.
+//! Records that a crash or a failed long registration has left, and how the next start applies
+//! them.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use crate::index::{RecordIndex, UsageIndex};
 use crate::service::register::RegisterError;
 use crate::service::{Limits, Quotas};
 
-/// More files than are registered in one transaction.
+/// More files than a test registers in one transaction.
 fn files(xorb: &BuiltXorb) -> Vec<FileInfo> {
     (0..5).map(|start| file_of(xorb, start, 6, None)).collect()
 }
@@ -21,12 +22,12 @@ fn shard(files: &[FileInfo]) -> bytes::Bytes {
     write_upload(&Shard { files: files.to_vec(), xorbs: Vec::new() }).unwrap().into()
 }
 
-/// A long registration that fails at this operation and leaves its record.
+/// Makes a long registration fail at this operation, which leaves its record.
 async fn register_until(setup: &Setup, xorb: &BuiltXorb, operation: &'static str) -> Vec<FileInfo> {
-    let (cas, files) = (setup.process(), files(xorb));
-    upload_as(&cas, "org/a", xorb).await;
+    let (server, files) = (setup.process(), files(xorb));
+    upload_as(&server, "org/a", xorb).await;
     setup.faults.arm_at(operation, Moment::Before);
-    cas.register(&writer("org/a"), shard(&files)).await.unwrap_err();
+    server.register(&writer("org/a"), shard(&files)).await.unwrap_err();
     assert_eq!(setup.faults.disarm(), Some(operation));
     assert_eq!(visible(setup, &files).await, 0);
     files
@@ -46,7 +47,7 @@ async fn start_applies_a_long_record_in_steps_whole_or_not_at_all() {
             let setup = Setup::new().await;
             let files = register_until(&setup, &xorb, "begin_registration").await;
             setup.faults.arm(n, moment);
-            let agreed = setup.process().agree(false).await;
+            let agreed = setup.process().store.agree(false).await;
             let Some(operation) = setup.faults.disarm() else {
                 agreed.unwrap();
                 break;
@@ -54,21 +55,22 @@ async fn start_applies_a_long_record_in_steps_whole_or_not_at_all() {
             failed.push(operation);
             let count = visible(&setup, &files).await;
             assert!(count == 0 || count == files.len(), "{count} files after {operation} failed {moment:?}");
-            // The next start continues, also beside the rows of the interrupted one.
-            let cas = setup.process();
-            assert!(cas.agree(false).await.is_ok(), "after {operation} failed {moment:?}");
+            // The next start continues, although the interrupted one has left rows.
+            let server = setup.process();
+            assert!(server.store.agree(false).await.is_ok(), "after {operation} failed {moment:?}");
             assert_eq!(visible(&setup, &files).await, files.len(), "after {operation} failed {moment:?}");
-            assert_eq!(cas.agree(false).await.unwrap().taken_count, 0);
-            cas.recover().await.unwrap();
+            assert_eq!(server.store.agree(false).await.unwrap().applied_count, 0);
+            server.store.recover().await.unwrap();
             let usage = setup.index.repo_usage("org/a".to_owned()).await.unwrap();
             assert_eq!(usage.file_count, files.len() as u64, "after {operation} failed {moment:?}");
             for file in &files {
-                remove(&cas, file.hash, None).await;
+                remove(&server, file.hash, None).await;
             }
             assert_eq!(setup.index.repo_usage("org/a".to_owned()).await.unwrap(), Default::default());
         }
     }
-    for operation in ["begin_registration", "enter_files", "publish_registration", "enter_dedup", "clear_registration"]
+    for operation in
+        ["begin_registration", "write_step", "publish_registration", "write_dedup_step", "sweep_registrations"]
     {
         assert!(failed.contains(&operation), "{operation} did not fail: {failed:?}");
     }
@@ -76,20 +78,20 @@ async fn start_applies_a_long_record_in_steps_whole_or_not_at_all() {
 
 #[tokio::test]
 async fn start_discards_an_interrupted_registration_and_repeats_it() {
-    for operation in ["enter_files", "publish_registration"] {
+    for operation in ["write_step", "publish_registration"] {
         let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));
         let files = register_until(&setup, &xorb, operation).await;
-        assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 1);
+        assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 1);
         assert_eq!(visible(&setup, &files).await, files.len());
     }
 }
 
 #[tokio::test]
 async fn failed_registration_leaves_nothing_in_a_running_server() {
-    for operation in ["enter_files", "publish_registration"] {
+    for operation in ["write_step", "publish_registration"] {
         let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));
         let files = register_until(&setup, &xorb, operation).await;
-        // Without a start, neither a row nor usage is left.
+        // No start is needed: neither rows nor usage are left.
         assert_eq!(setup.index.left_row_count().await, 0, "{operation}");
         assert_eq!(setup.index.repo_usage("org/a".to_owned()).await.unwrap(), Default::default(), "{operation}");
         setup.process().register(&writer("org/a"), shard(&files)).await.unwrap();
@@ -103,18 +105,18 @@ async fn refused_registration_is_not_applied_by_the_next_start() {
         let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));
         let limits = Limits { physical_len: Some(1), ..Limits::default() };
         let quotas = Quotas::new(limits, HashMap::new(), HashMap::new());
-        let cas = setup.process().with_quotas(quotas);
-        cas.complete_records().await.unwrap();
-        upload_as(&cas, "org/a", &xorb).await;
+        let server = setup.process_limited(quotas);
+        server.store.complete_records().await.unwrap();
+        upload_as(&server, "org/a", &xorb).await;
         for files in [files(&xorb), vec![file_of(&xorb, 0, 1, None)]] {
-            // The removal of its record fails.
+            // Rolling the record back fails.
             setup.faults.arm_at("remove_record", moment);
-            let refused = cas.register(&writer("org/a"), shard(&files)).await;
+            let refused = server.register(&writer("org/a"), shard(&files)).await;
             assert!(matches!(refused, Err(RegisterError::OverQuota(_))), "{refused:?}");
             assert_eq!(setup.faults.disarm(), Some("remove_record"));
             let left = usize::from(moment == Moment::Before);
             assert_eq!(setup.records.last().await.unwrap().iter().count(), left);
-            assert_eq!(setup.process().agree(false).await.unwrap().taken_count, 0, "{moment:?}");
+            assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 0, "{moment:?}");
             assert_eq!(visible(&setup, &files).await, 0, "{moment:?}");
         }
     }

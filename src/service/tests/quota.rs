@@ -1,11 +1,11 @@
-//! Quotas, and what is told of them.
+//! Quotas, and which usage a client may see.
 
 use std::collections::HashMap;
 
 use super::*;
 use crate::format::shard::Term;
 use crate::format::{FileHash, merkle};
-use crate::index::{Allowance, NewFile, Registered, Registration, UsageIndex};
+use crate::index::{Allowance, NewFile, RegisterIndex, Registered, Registration, UsageIndex};
 use crate::service::access::{RepoScope, Scope};
 use crate::service::{Limits, Quantity, Quotas, UsageError};
 
@@ -13,7 +13,8 @@ fn files(count: u64) -> Limits {
     Limits { file_count: Some(count), ..Limits::default() }
 }
 
-/// For each two files, for `acme/bert` five, for everything of `acme` six, for `*` one.
+/// Quotas of files: two for each repository, five for `acme/bert`, six for the owner `acme`, one
+/// for `*`.
 fn quotas() -> Quotas {
     let repos = HashMap::from([("acme/bert".to_owned(), files(5)), ("*".to_owned(), files(1))]);
     Quotas::new(files(2), repos, HashMap::from([("acme".to_owned(), files(6))]))
@@ -23,7 +24,7 @@ fn claims(scope: Scope, repo: &str) -> Claims {
     Claims { scope, repo: repo.parse().unwrap(), ..Claims::UNRESTRICTED }
 }
 
-/// Some chunks of a xorb as a file.
+/// A file that consists of the chunks of a xorb from `start` on.
 fn file(xorb: &BuiltXorb, start: u32) -> NewFile {
     let (verified, layout) = (xorb.xorb(), xorb.xorb().layout());
     let places: Vec<_> = layout.chunks().skip(start as usize).collect();
@@ -38,8 +39,8 @@ fn file(xorb: &BuiltXorb, start: u32) -> NewFile {
 #[tokio::test]
 async fn dedup_owner_and_quota_owner_are_the_same() {
     let setup = Setup::new().await;
-    let (cas, xorb) = (setup.process(), xorb("bytes", Policy::Lz4));
-    upload(&cas, &xorb).await.unwrap();
+    let (server, xorb) = (setup.process(), xorb("bytes", Policy::Lz4));
+    upload(&server, &xorb).await.unwrap();
     for repo in ["models/acme/bert", "acme/bert", "bert", "*/bert", "a//b", "a/", "/x", "ä/ö", "a/*"] {
         let scope: RepoScope = repo.parse().unwrap();
         let registration = Registration {
@@ -72,14 +73,14 @@ fn own_limit_wins_and_all_repository_tokens_have_only_theirs() {
         assert_eq!((allowance.repo, allowance.owner), (limits, owner), "{repo}");
     }
     let quotas = Quotas::new(files(2), HashMap::new(), HashMap::new());
-    assert!(quotas.allowance(&RepoScope::All).repo.is_none());
+    assert!(quotas.allowance(&RepoScope::All).repo.is_unlimited());
 }
 
 #[tokio::test]
 async fn usage_is_shown_to_its_owner_and_to_administrators() {
     let setup = Setup::new().await;
-    let (cas, xorb) = (setup.process().with_quotas(quotas()), xorb("bytes", Policy::Lz4));
-    upload(&cas, &xorb).await.unwrap();
+    let (server, xorb) = (setup.process_limited(quotas()), xorb("bytes", Policy::Lz4));
+    upload(&server, &xorb).await.unwrap();
     for (repo, start) in [("acme/bert", 0), ("acme/bert", 1), ("acme/gpt", 1), ("other/x", 2)] {
         let registration = Registration {
             repo: repo.to_owned(),
@@ -87,7 +88,7 @@ async fn usage_is_shown_to_its_owner_and_to_administrators() {
             xorbs: vec![xorb.xorb().hash()],
             dedup: Vec::new(),
             now: setup.clock.now(),
-            allowance: cas.quotas.allowance(&repo.parse().unwrap()),
+            allowance: server.quotas.allowance(&repo.parse().unwrap()),
         };
         assert_eq!(setup.index.register(&registration).await.unwrap(), Registered::New);
     }
@@ -95,24 +96,28 @@ async fn usage_is_shown_to_its_owner_and_to_administrators() {
     let (bert, gpt, all) = (claims(Scope::Read, "acme/bert"), claims(Scope::Admin, "acme/gpt"), Claims::UNRESTRICTED);
     let named = |name: &str| Some(name.parse::<RepoScope>().unwrap());
     for (claims, repo) in [(&bert, None), (&bert, named("acme/bert")), (&all, named("acme/bert"))] {
-        let page = cas.usage(claims, repo, None, 10).await.unwrap();
+        let page = server.usage(claims, repo, None, 10).await.unwrap();
         let [found] = &page.entries[..] else { panic!("{page:?}") };
         let owner = found.owner.as_ref().unwrap();
         assert_eq!((found.repo.name.as_str(), found.repo.limits, owner.limits), ("acme/bert", files(5), files(6)));
         assert_eq!((found.repo.usage.file_count, found.repo.usage.physical_len), (2, len), "a xorb counts once");
-        assert_eq!((owner.usage.file_count, owner.usage.physical_len), (3, 2 * len), "and once for each repository");
+        assert_eq!(
+            (owner.usage.file_count, owner.usage.physical_len),
+            (3, 2 * len),
+            "a xorb counts once for each repository"
+        );
         assert!(!page.is_full);
     }
-    let everybody = claims(Scope::Write, "*");
-    for (claims, repo) in [(&bert, "acme/gpt"), (&gpt, "acme/bert"), (&gpt, "*"), (&everybody, "acme/bert")] {
-        let refused = cas.usage(claims, named(repo), None, 10).await;
+    let all_repos = claims(Scope::Write, "*");
+    for (claims, repo) in [(&bert, "acme/gpt"), (&gpt, "acme/bert"), (&gpt, "*"), (&all_repos, "acme/bert")] {
+        let refused = server.usage(claims, named(repo), None, 10).await;
         assert!(matches!(refused, Err(UsageError::Foreign)), "{repo}: {refused:?}");
     }
-    let own = cas.usage(&everybody, None, None, 10).await.unwrap();
+    let own = server.usage(&all_repos, None, None, 10).await.unwrap();
     assert_eq!((own.entries[0].repo.name.as_str(), own.entries[0].repo.usage.file_count), ("*", 0));
     let (mut names, mut after) = (Vec::new(), None);
     loop {
-        let page = cas.usage(&all, None, after, 1).await.unwrap();
+        let page = server.usage(&all, None, after, 1).await.unwrap();
         names.extend(page.entries.iter().map(|entry| (entry.repo.name.clone(), entry.owner.is_some())));
         after = names.last().map(|(name, _)| name.clone());
         if !page.is_full {
@@ -124,7 +129,7 @@ async fn usage_is_shown_to_its_owner_and_to_administrators() {
 }
 
 #[test]
-fn a_refusal_says_the_limit_what_is_used_and_what_was_asked_for() {
+fn refusal_states_limit_usage_and_increase() {
     let over = crate::service::OverQuota {
         holder: "acme/*".to_owned(),
         quantity: Quantity::PhysicalBytes,

@@ -1,19 +1,20 @@
 //! A xorb that is uploaded again in a shorter serialization, with a fault in every operation, and
-//! what is left of the longer one.
+//! the deletion of the longer blob.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 
 use super::records::rebuild;
-use super::{Cas, Moment, Setup, policy_of_gc, read, upload, xorb};
+use super::{Moment, Server, Setup, policy_of_gc, read, upload, xorb};
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::ByteRange;
 use crate::format::compression::Policy;
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
 use crate::format::xorb::BuiltXorb;
-use crate::index::{Index, ObjectIndex, ObjectSums, Ticket, Totals};
+use crate::index::{ObjectIndex, ObjectSums, Ticket, Totals, XorbIndex};
 use crate::runtime::clock::Clock;
 use crate::service::access::Claims;
 use crate::service::fsck::{Fsck, Outcome, Presence};
@@ -21,33 +22,34 @@ use crate::service::gc::{Collected, OBJECT_RETENTION, Pace};
 use crate::service::heal::{is_worth, max_worth};
 use crate::service::{BodyError, Form, ReadError, StoredXorb, Upload, UploadError, Uploaded};
 
-/// An upload that says how long its body is, as stock clients do.
-async fn declare(cas: &Cas, xorb: &BuiltXorb) -> Result<Uploaded, UploadError> {
+/// An upload that declares the length of its body, as stock clients do.
+async fn declare(server: &Arc<Server>, xorb: &BuiltXorb) -> Result<Uploaded, UploadError> {
     let pieces: Vec<Result<Bytes, BodyError>> =
         xorb.bytes().chunks(3000).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
     let (claims, claimed, declared_len) = (&Claims::UNRESTRICTED, xorb.xorb().hash(), Some(xorb.bytes().len() as u64));
     let body = stream::iter(pieces);
-    cas.upload(Upload { claims, claimed, max_len: MAX_XORB_SERIALIZED_LEN, declared_len, body }).await
+    server.upload(Upload { claims, claimed, max_len: MAX_XORB_SERIALIZED_LEN, declared_len, body }).await
 }
 
-async fn collect(cas: &Cas) -> Collected {
-    let collected = cas.collect_garbage(policy_of_gc(), &Pace::default()).await.unwrap();
+async fn collect(server: &Arc<Server>) -> Collected {
+    let collected = server.store.collect_garbage(policy_of_gc(), &Pace::default()).await.unwrap();
     assert!(collected.failure.is_none() && !collected.is_stopped, "{collected:?}");
     collected
 }
 
-async fn whole(cas: &Cas, xorb: &StoredXorb) -> Result<Vec<u8>, ReadError> {
+async fn whole(server: &Arc<Server>, xorb: &StoredXorb) -> Result<Vec<u8>, ReadError> {
     let bytes = ByteRange::new(0, xorb.layout().serialized_len()).unwrap();
-    Ok(cas.read(xorb, Form::Serialized, bytes).await?.try_collect::<Vec<Bytes>>().await?.concat())
+    Ok(server.store.read(xorb, Form::Serialized, bytes).await?.try_collect::<Vec<Bytes>>().await?.concat())
 }
 
-fn both() -> (BuiltXorb, BuiltXorb) {
+/// A long serialization of a xorb, and one that is short enough to replace it.
+fn long_and_short() -> (BuiltXorb, BuiltXorb) {
     let (long, short) = (xorb("bytes", Policy::None), xorb("bytes", Policy::Lz4));
     assert!(is_worth(short.bytes().len() as u64, long.bytes().len() as u64));
     (long, short)
 }
 
-/// A store with the long form, and its name.
+/// A store with the long serialization, and the key of its blob.
 async fn stored(long: &BuiltXorb) -> (Setup, BlobKey) {
     let setup = Setup::new().await;
     assert!(upload(&setup.process(), long).await.unwrap().was_inserted);
@@ -65,61 +67,64 @@ fn three_quarters_are_worth_a_replacement_and_no_more() {
 
 #[tokio::test]
 async fn upload_of_a_shorter_form_replaces_the_blob_once() {
-    let (long, short) = both();
+    let (long, short) = long_and_short();
     let (setup, old) = stored(&long).await;
-    let cas = setup.process();
-    let seen = cas.find(old.xorb_hash()).await.unwrap().unwrap();
-    assert!(!upload(&cas, &short).await.unwrap().was_inserted, "without a declared length it is not written");
-    assert!(declare(&cas, &short).await.unwrap().was_inserted);
-    assert_eq!(read(&cas, &long).await.unwrap().as_deref(), Some(short.bytes()));
+    let server = setup.process();
+    let seen = server.store.find(old.xorb_hash()).await.unwrap().unwrap();
+    assert!(!upload(&server, &short).await.unwrap().was_inserted, "without a declared length it is not written");
+    assert!(declare(&server, &short).await.unwrap().was_inserted);
+    assert_eq!(read(&server, &long).await.unwrap().as_deref(), Some(short.bytes()));
     let len = short.bytes().len() as u64;
     let Totals { serialized_len, .. } = setup.index.totals().await.unwrap();
-    assert_eq!((serialized_len, cas.replaced_len().await.unwrap()), (len, long.bytes().len() as u64));
+    assert_eq!((serialized_len, server.store.replaced_len().await.unwrap()), (len, long.bytes().len() as u64));
     // A reader of the old layout gets the old bytes, also in another process.
-    for cas in [&cas, &setup.process()] {
-        assert_eq!(whole(cas, &seen).await.unwrap(), long.bytes());
+    for server in [&server, &setup.process()] {
+        assert_eq!(whole(server, &seen).await.unwrap(), long.bytes());
     }
     for again in [&short, &long] {
-        assert!(!declare(&cas, again).await.unwrap().was_inserted);
-        assert_eq!(read(&cas, &long).await.unwrap().as_deref(), Some(short.bytes()));
+        assert!(!declare(&server, again).await.unwrap().was_inserted);
+        assert_eq!(read(&server, &long).await.unwrap().as_deref(), Some(short.bytes()));
     }
     assert_eq!(setup.blobs.list().await.unwrap().len(), 2);
 }
 
-/// Not a moment earlier.
+/// The blob is deleted exactly when its retention is over.
 #[tokio::test]
 async fn replaced_blob_is_retained_and_then_deleted() {
-    let (long, short) = both();
+    let (long, short) = long_and_short();
     let (setup, old) = stored(&long).await;
-    let cas = setup.process();
-    let seen = cas.find(old.xorb_hash()).await.unwrap().unwrap();
-    let plan = cas.plan_collection(policy_of_gc()).await.unwrap();
-    declare(&cas, &short).await.unwrap();
+    let server = setup.process();
+    let seen = server.store.find(old.xorb_hash()).await.unwrap().unwrap();
+    let plan = server.store.plan_collection(policy_of_gc()).await.unwrap();
+    declare(&server, &short).await.unwrap();
     setup.clock.advance(OBJECT_RETENTION - Duration::from_millis(1));
-    assert_eq!(collect(&cas).await.replaced.count, 0);
-    // Of an earlier plan, too.
-    assert_eq!(cas.collect(plan, &Pace::default()).await.replaced.count, 0);
-    assert_eq!(whole(&cas, &seen).await.unwrap(), long.bytes());
-    assert_eq!(cas.find_replaced(seen.hash(), seen.incarnation()).await.unwrap().unwrap().layout(), seen.layout());
+    assert_eq!(collect(&server).await.replaced.count, 0);
+    // An earlier plan does not delete it either.
+    assert_eq!(server.store.collect(plan, &Pace::default()).await.replaced.count, 0);
+    assert_eq!(whole(&server, &seen).await.unwrap(), long.bytes());
+    assert_eq!(
+        server.store.find_replaced(seen.hash(), seen.incarnation()).await.unwrap().unwrap().layout(),
+        seen.layout()
+    );
     setup.clock.advance(Duration::from_millis(1));
-    let collected = collect(&cas).await;
+    let collected = collect(&server).await;
     assert_eq!((collected.replaced.count, collected.replaced.serialized_len), (1, long.bytes().len() as u64));
     assert_eq!(setup.index.object_sums().await.unwrap(), ObjectSums::default());
     assert_ne!(setup.blobs.key_of(seen.hash()), old);
-    for cas in [&cas, &setup.process()] {
-        assert!(matches!(whole(cas, &seen).await, Err(ReadError::Replaced { .. })));
-        assert!(cas.find_replaced(seen.hash(), seen.incarnation()).await.unwrap().is_none());
-        assert_eq!(read(cas, &long).await.unwrap().as_deref(), Some(short.bytes()));
+    for server in [&server, &setup.process()] {
+        assert!(matches!(whole(server, &seen).await, Err(ReadError::Replaced { .. })));
+        assert!(server.store.find_replaced(seen.hash(), seen.incarnation()).await.unwrap().is_none());
+        assert_eq!(read(server, &long).await.unwrap().as_deref(), Some(short.bytes()));
     }
 }
 
-/// After a start and two collections.
+/// Checks that after a start and two collections only the blob that the row names is left.
 async fn check_nothing_left(setup: &Setup, xorb: &BuiltXorb, case: &str) {
-    let cas = setup.process();
-    cas.recover().await.unwrap();
+    let server = setup.process();
+    server.store.recover().await.unwrap();
     for _ in 0..2 {
         setup.clock.advance(OBJECT_RETENTION);
-        collect(&cas).await;
+        collect(&server).await;
     }
     let incarnation = setup.index.incarnation_of(xorb.xorb().hash()).await.unwrap().unwrap();
     let named = BlobKey::new(xorb.xorb().hash(), incarnation);
@@ -129,33 +134,33 @@ async fn check_nothing_left(setup: &Setup, xorb: &BuiltXorb, case: &str) {
     assert_eq!(setup.index.totals().await.unwrap().serialized_len, len, "{case}");
 }
 
-/// The xorb is served at any time, as what it was or as what it is; and nothing is left behind.
+/// The xorb is served at any time in one of the two serializations, and nothing else is left.
 #[tokio::test]
 async fn replacement_with_nth_failure_serves_one_form() {
     for moment in [Moment::Before, Moment::After] {
         for n in 0.. {
-            let (long, short) = both();
+            let (long, short) = long_and_short();
             let (setup, _) = stored(&long).await;
-            let cas = setup.process();
+            let server = setup.process();
             setup.faults.arm(n, moment);
-            let result = declare(&cas, &short).await;
+            let result = declare(&server, &short).await;
             let Some(failed) = setup.faults.disarm() else {
                 assert!(result.unwrap().was_inserted);
                 assert!(n > 8, "a replacement has more than {n} operations that can fail");
                 break;
             };
             let case = format!("operation {n} ({failed}) failed {moment:?}: {result:?}");
-            for cas in [&cas, &setup.process()] {
-                let seen = read(cas, &long).await.unwrap().unwrap();
+            for server in [&server, &setup.process()] {
+                let seen = read(server, &long).await.unwrap().unwrap();
                 assert!(seen == long.bytes() || seen == short.bytes(), "{case}");
                 if result.as_ref().is_ok_and(|uploaded| uploaded.was_inserted) {
                     assert_eq!(seen, short.bytes(), "{case}");
                 }
             }
             if n % 2 == 0 {
-                // The client tries again, or another one.
-                declare(&cas, &short).await.unwrap();
-                assert_eq!(read(&cas, &long).await.unwrap().as_deref(), Some(short.bytes()), "{case}");
+                // The same client or another one uploads it again.
+                declare(&server, &short).await.unwrap();
+                assert_eq!(read(&server, &long).await.unwrap().as_deref(), Some(short.bytes()), "{case}");
             }
             check_nothing_left(&setup, &long, &case).await;
         }
@@ -166,12 +171,12 @@ async fn replacement_with_nth_failure_serves_one_form() {
 async fn deletion_of_replaced_blobs_with_nth_failure_is_finished() {
     for moment in [Moment::Before, Moment::After] {
         for n in 0.. {
-            let (long, short) = both();
+            let (long, short) = long_and_short();
             let (setup, _) = stored(&long).await;
             declare(&setup.process(), &short).await.unwrap();
             setup.clock.advance(OBJECT_RETENTION);
             setup.faults.arm(n, moment);
-            let result = setup.process().collect_garbage(policy_of_gc(), &Pace::default()).await;
+            let result = setup.process().store.collect_garbage(policy_of_gc(), &Pace::default()).await;
             let Some(failed) = setup.faults.disarm() else {
                 assert_eq!(result.unwrap().replaced.count, 1);
                 break;
@@ -183,31 +188,31 @@ async fn deletion_of_replaced_blobs_with_nth_failure_is_finished() {
     }
 }
 
-/// An upload that takes longer than a pending object lives must not name its blob.
+/// If an upload takes longer than its pending object lives, the row must not name its blob.
 #[tokio::test]
 async fn abandoned_replacement_is_lost_and_its_blob_deleted() {
-    let (long, short) = both();
+    let (long, short) = long_and_short();
     let (setup, old) = stored(&long).await;
-    let (cas, ticket) = (setup.process(), Ticket::random());
+    let (server, ticket) = (setup.process(), Ticket::random());
     let hash = old.xorb_hash();
     setup.index.stage_xorb(hash, ticket, setup.clock.now()).await.unwrap();
     setup.index.begin_object(hash, ticket.incarnation(), 1, setup.clock.now()).await.unwrap();
     for _ in 0..2 {
         setup.clock.advance(OBJECT_RETENTION);
-        collect(&cas).await;
+        collect(&server).await;
     }
     assert_eq!(setup.index.object_sums().await.unwrap(), ObjectSums::default());
-    // It comes now, and is accounted for.
+    // The blob is published now, and becomes a dead object.
     setup.blobs.damage(BlobKey::new(hash, ticket.incarnation()), short.bytes().to_vec());
-    cas.account_for(hash, ticket, 1).await;
-    assert_eq!(read(&cas, &long).await.unwrap().as_deref(), Some(long.bytes()));
+    server.store.discard_lost_blob(hash, ticket, 1).await;
+    assert_eq!(read(&server, &long).await.unwrap().as_deref(), Some(long.bytes()));
     check_nothing_left(&setup, &long, "late").await;
 }
 
-/// The sound one that is shorter gets the row, whatever else there is.
+/// The damaged blob is the shortest one, and gets no row.
 #[tokio::test]
-async fn rebuild_takes_the_shortest_sound_blob_and_buries_the_others() {
-    let (long, short) = both();
+async fn rebuild_adopts_shortest_sound_blob_others_become_dead() {
+    let (long, short) = long_and_short();
     let (mut setup, old) = stored(&long).await;
     declare(&setup.process(), &short).await.unwrap();
     let hash = old.xorb_hash();
@@ -217,25 +222,22 @@ async fn rebuild_takes_the_shortest_sound_blob_and_buries_the_others() {
     assert_eq!((made.rebuilt.xorb_count, made.rebuilt.damaged_xorb_count, made.problems.len()), (1, 0, 0));
     assert_eq!(made.rebuilt.serialized_len, short.bytes().len() as u64);
     setup.index = made.index.clone();
-    let cas = setup.process();
-    assert_eq!(read(&cas, &long).await.unwrap().as_deref(), Some(short.bytes()));
+    let server = setup.process();
+    assert_eq!(read(&server, &long).await.unwrap().as_deref(), Some(short.bytes()));
     assert_eq!(setup.index.object_sums().await.unwrap().count, 2);
     check_nothing_left(&setup, &long, "rebuilt").await;
 }
 
-/// As with an index that was restored from a copy: its row names a missing blob.
+/// The row may name a missing blob, as in an index that was restored from a copy.
 #[tokio::test]
-async fn fsck_names_the_blob_that_is_there_and_removes_surplus_ones() {
-    let (long, short) = both();
+async fn fsck_adopts_the_existing_blob_and_removes_surplus_ones() {
+    let (long, short) = long_and_short();
     let (setup, old) = stored(&long).await;
     let hash = old.xorb_hash();
     let unknown = BlobKey::new(hash, Ticket::random().incarnation());
     setup.blobs.damage(unknown, short.bytes().to_vec());
     let fsck = || Fsck {
-        blobs: std::sync::Arc::new(setup.blobs.clone()),
-        index: std::sync::Arc::new(setup.index.clone()),
-        clock: std::sync::Arc::clone(&setup.clock) as _,
-        pool: crate::runtime::blocking::Pool::new(1),
+        store: std::sync::Arc::clone(&setup.process().store),
         presence: Presence::Alone,
         is_deep: false,
         trusts_clock: false,
@@ -251,7 +253,7 @@ async fn fsck_names_the_blob_that_is_there_and_removes_surplus_ones() {
         outcomes
     };
     assert_eq!(repair().await, [("orphan_blob", Outcome::Repaired)]);
-    assert_eq!(setup.blobs.list().await.unwrap(), [old], "the row has a sound one");
+    assert_eq!(setup.blobs.list().await.unwrap(), [old], "the row names a sound blob");
     setup.blobs.delete(old).await.unwrap();
     setup.blobs.damage(unknown, short.bytes().to_vec());
     assert_eq!(repair().await, [("missing_blob", Outcome::Quarantined), ("orphan_blob", Outcome::Repaired)]);

@@ -1,4 +1,4 @@
-//! Workers that uploads share with others.
+//! Uploads share their workers with other work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ const PIECE_LEN: usize = 64 << 10;
 #[tokio::test]
 async fn waiting_worker_runs_in_the_middle_of_a_steady_upload() {
     let setup = Setup::new().await;
-    let cas = setup.process();
+    let server = setup.process();
     let mut builder = XorbBuilder::new(Policy::None);
     for index in 0..1000_u32 {
         builder.push(&index.to_le_bytes().repeat(15_000)).unwrap();
@@ -31,9 +31,9 @@ async fn waiting_worker_runs_in_the_middle_of_a_steady_upload() {
     let bytes = Bytes::copy_from_slice(xorb.bytes());
     let piece_count = bytes.len().div_ceil(PIECE_LEN);
 
-    // There are two workers, and the upload has one.
+    // There are two workers. One is occupied until the end, so the upload has the other one.
     let (release, released) = mpsc::channel::<()>();
-    let occupied = cas.verify_pool.start_for(Tenant::SERVER, move || released.recv().is_err()).await;
+    let occupied = server.store.pool.start_for(Tenant::SERVER, move || released.recv().is_err()).await;
     let (sent_count, has_begun) = (Arc::new(AtomicUsize::new(0)), Notify::new());
     let pieces = (0..piece_count).map(|index| {
         let begin = index * PIECE_LEN;
@@ -43,7 +43,7 @@ async fn waiting_worker_runs_in_the_middle_of_a_steady_upload() {
         }
         Ok::<_, BodyError>(bytes.slice(begin..bytes.len().min(begin + PIECE_LEN)))
     });
-    let upload = cas.upload(Upload {
+    let upload = server.upload(Upload {
         claims: &Claims::UNRESTRICTED,
         claimed: xorb.xorb().hash(),
         max_len: MAX_XORB_SERIALIZED_LEN,
@@ -53,11 +53,11 @@ async fn waiting_worker_runs_in_the_middle_of_a_steady_upload() {
     let other = async {
         has_begun.notified().await;
         let sent_count = Arc::clone(&sent_count);
-        cas.verify_pool.run_for(Tenant::new(9), move || sent_count.load(Ordering::Relaxed)).await
+        server.store.pool.run_for(Tenant::new(9), move || sent_count.load(Ordering::Relaxed)).await
     };
     let (uploaded, seen_count) = tokio::join!(upload, other);
     assert!(uploaded.unwrap().was_inserted);
-    assert!(seen_count < piece_count, "it had to wait until all {piece_count} pieces had come");
+    assert!(seen_count < piece_count, "the other work waited until all {piece_count} pieces had been sent");
     drop(release);
     assert!(occupied.await);
 }

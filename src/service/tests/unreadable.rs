@@ -1,4 +1,5 @@
-//! A disk that cannot read: one blob, once, or nothing at all; and the rate limit of checks.
+//! A disk that cannot read one blob, or fails once, or fails altogether. Also the rate limit of
+//! checks.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -22,16 +23,16 @@ use crate::runtime::blocking::Pool;
 use crate::runtime::incarnation::Incarnation;
 use crate::service::scrub::{Checked, Scrub};
 use crate::service::verify::{BlobVerifier, Damage, Pace, Verdict};
-use crate::service::{Cas, Form, ReadError, ScrubBudget};
+use crate::service::{Form, ReadError, ScrubBudget, Server};
 
-/// At which point a blob cannot be read.
+/// The operation on a blob that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Point {
-    /// When it is looked up.
+    /// The query of its length.
     Head,
-    /// When it is opened.
+    /// Opening it.
     Open,
-    /// Behind its first piece.
+    /// Reading it, after the first piece.
     Middle,
 }
 
@@ -40,9 +41,9 @@ enum Point {
 struct Failure {
     point: Point,
     error: Errno,
-    /// How often; then the disk has thought better of it.
+    /// The number of operations that fail; later ones succeed.
     count: usize,
-    /// Whether nothing can be written either.
+    /// Whether the whole disk fails, so that the probe fails, too.
     is_of_disk: bool,
 }
 
@@ -125,11 +126,11 @@ impl BlobStore for FailingBlobs {
     }
 }
 
-/// A store with a xorb, whose blob can be made to fail.
+/// A store with one xorb, whose blob can be made unreadable.
 struct Failing {
     setup: Setup,
     blobs: FailingBlobs,
-    cas: Cas,
+    server: Arc<Server>,
     xorb: BuiltXorb,
 }
 
@@ -137,13 +138,13 @@ impl Failing {
     async fn new() -> Self {
         let (setup, xorb) = (Setup::new().await, xorb("bytes", Policy::None));
         let blobs = FailingBlobs { inner: setup.blobs.clone(), failure: Arc::default() };
-        let cas = setup.process_over(blobs.clone());
-        upload(&cas, &xorb).await.unwrap();
-        Self { setup, blobs, cas, xorb }
+        let server = setup.process_over(blobs.clone());
+        upload(&server, &xorb).await.unwrap();
+        Self { setup, blobs, server, xorb }
     }
 
     async fn check(&self) -> Result<Checked, crate::service::StoreError> {
-        self.cas.check_xorb(self.xorb.xorb().hash(), &mut Pace::new(None)).await
+        self.server.store.check_xorb(self.xorb.xorb().hash(), &mut Pace::new(None)).await
     }
 
     async fn is_damaged(&self) -> bool {
@@ -162,11 +163,11 @@ async fn unreadable_blob_is_damaged_and_an_upload_heals_it() {
         store.blobs.set(Some(Failure { point, ..ALWAYS }));
         let checked = store.check().await.unwrap();
         assert!(matches!(checked, Checked::Damaged(Damage::Unreadable(_))), "{point:?}: {checked:?}");
-        assert!(matches!(read(&store.cas, &store.xorb).await, Err(ReadError::Quarantined { .. })), "{point:?}");
-        // The upload publishes another file, on other sectors.
+        assert!(matches!(read(&store.server, &store.xorb).await, Err(ReadError::Quarantined { .. })), "{point:?}");
+        // The upload writes a new file, on other sectors of the disk.
         store.blobs.set(None);
-        assert!(upload(&store.cas, &store.xorb).await.unwrap().was_inserted, "{point:?}");
-        assert_eq!(read(&store.cas, &store.xorb).await.unwrap().as_deref(), Some(store.xorb.bytes()), "{point:?}");
+        assert!(upload(&store.server, &store.xorb).await.unwrap().was_inserted, "{point:?}");
+        assert_eq!(read(&store.server, &store.xorb).await.unwrap().as_deref(), Some(store.xorb.bytes()), "{point:?}");
     }
 }
 
@@ -177,17 +178,17 @@ async fn transient_read_error_or_failed_disk_damages_nothing() {
         store.blobs.set(Some(Failure { point, count: 1, ..ALWAYS }));
         let checked = store.check().await.unwrap();
         assert!(matches!(checked, Checked::Sound), "{point:?}: {checked:?}");
-        // Nothing can be written: it is not this blob.
+        // The whole disk fails, so the error says nothing about this blob.
         store.blobs.set(Some(Failure { point, is_of_disk: true, ..ALWAYS }));
         store.check().await.unwrap_err();
-        // Errors that are not bad sectors.
+        // These errors are not bad sectors, so they say nothing about the blob either.
         for error in [Errno::MFILE, Errno::ACCESS, Errno::ROFS, Errno::STALE] {
             store.blobs.set(Some(Failure { point, error, ..ALWAYS }));
             store.check().await.unwrap_err();
         }
         assert!(!store.is_damaged().await, "{point:?}");
         store.blobs.set(None);
-        assert_eq!(read(&store.cas, &store.xorb).await.unwrap().as_deref(), Some(store.xorb.bytes()), "{point:?}");
+        assert_eq!(read(&store.server, &store.xorb).await.unwrap().as_deref(), Some(store.xorb.bytes()), "{point:?}");
     }
 }
 
@@ -196,24 +197,24 @@ async fn bad_sector_ends_the_download_and_has_the_blob_checked() {
     for (form, point) in [(Form::Serialized, Point::Middle), (Form::Raw, Point::Middle), (Form::Raw, Point::Open)] {
         let store = Failing::new().await;
         let case = format!("{form:?} {point:?}");
-        let found = store.cas.find(store.xorb.xorb().hash()).await.unwrap().unwrap();
+        let found = store.server.store.find(store.xorb.xorb().hash()).await.unwrap().unwrap();
         let layout = found.layout();
         let len = if form == Form::Raw { layout.raw_len() } else { layout.serialized_len() };
         store.blobs.set(Some(Failure { point, ..ALWAYS }));
         let read = async {
-            let pieces = store.cas.read(&found, form, ByteRange::new(0, len).unwrap()).await?;
+            let pieces = store.server.store.read(&found, form, ByteRange::new(0, len).unwrap()).await?;
             pieces.try_collect::<Vec<Bytes>>().await
         };
         assert!(matches!(read.await, Err(ReadError::Store(_))), "{case}");
         assert!(!store.is_damaged().await, "{case}: a reader alone decides nothing");
         let budget = ScrubBudget { bytes_per_sec: 1 << 40, interval: Duration::from_secs(30 * 24 * 3600) };
-        Scrub::new(store.cas.clone(), budget, Duration::from_millis(1)).round().await.unwrap();
+        Scrub::new(Arc::clone(&store.server.store), budget, Duration::from_millis(1)).round().await.unwrap();
         assert!(store.is_damaged().await, "{case}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn checks_keep_to_the_read_rate_and_save_no_credit() {
+async fn checks_obey_the_read_rate_and_save_no_credit() {
     const RATE: u64 = 20_000;
     let (blobs, xorb) = (MemoryBlobStore::new(), xorb("bytes", Policy::None));
     let len = xorb.bytes().len() as u64;
@@ -228,12 +229,12 @@ async fn checks_keep_to_the_read_rate_and_save_no_credit() {
         let begin = Instant::now();
         let verdict = verifier.verify(key, Some(len), &mut pace).await.unwrap();
         assert!(matches!(verdict, Verdict::Sound(_)));
-        // Timers tick by the millisecond, and each of some pieces is rounded.
+        // Timers have a resolution of one millisecond, and each of several waits is rounded.
         let (taken, slack) = (begin.elapsed(), Duration::from_millis(5));
         assert!(taken + slack >= per_blob && taken <= per_blob + slack, "{taken:?} of {per_blob:?}");
     }
     assert_eq!(pace.read_len(), 3 * len);
-    // Without a rate there is no wait.
+    // Without a rate limit there is no wait.
     let begin = Instant::now();
     verifier.verify(key, Some(len), &mut Pace::new(None)).await.unwrap();
     assert_eq!(begin.elapsed(), Duration::ZERO);

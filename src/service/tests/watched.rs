@@ -1,4 +1,4 @@
-//! Blobs that count operations, and that can hang.
+//! A blob store that counts operations, and whose reads can hang.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use crate::blob::memory::MemoryBlobStore;
 use crate::blob::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
 use crate::format::ByteRange;
 
+/// Blobs in memory, with a count of the operations.
 #[derive(Clone, Debug)]
 pub(super) struct WatchedBlobs {
     inner: MemoryBlobStore,
@@ -20,7 +21,7 @@ pub(super) struct WatchedBlobs {
     stuck: Arc<Mutex<Stuck>>,
 }
 
-/// Which reads give one piece and then nothing, for ever.
+/// Which reads return one piece and then never end.
 #[derive(Clone, Copy, Debug, Default)]
 enum Stuck {
     #[default]
@@ -39,16 +40,17 @@ impl WatchedBlobs {
         self.call_count.load(Ordering::SeqCst)
     }
 
-    /// Whether reads that begin from now on give one piece and then nothing, for ever.
+    /// Sets whether new reads return one piece and then never end.
     pub(super) fn set_stuck(&self, is_stuck: bool) {
         *self.stuck.lock().unwrap() = if is_stuck { Stuck::All } else { Stuck::None };
     }
 
-    /// The same for reads of this blob alone.
+    /// Lets only reads of this blob hang.
     pub(super) fn stick_to(&self, key: BlobKey) {
         *self.stuck.lock().unwrap() = Stuck::Of(key);
     }
 
+    /// Counts an operation; returns the store that performs it.
     fn count(&self) -> &MemoryBlobStore {
         self.call_count.fetch_add(1, Ordering::SeqCst);
         &self.inner

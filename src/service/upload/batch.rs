@@ -6,16 +6,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
-/// Smaller pieces are copied together. A piece keeps its whole receive buffer alive: 64 KiB at
-/// most, 512 with few uploads. So a client that sends single bytes would otherwise hold a buffer
-/// for each of them.
+/// Pieces shorter than this are copied together. A piece keeps its whole receive buffer alive: 64
+/// KiB at most, or 512 KiB with few uploads. So a client that sends single bytes would otherwise
+/// hold a buffer for each of them.
 const SMALL_LEN: usize = 32 << 10;
 
-/// Pieces of a body, in order, whose memory is little more than their bytes.
+/// Pieces of a body, in order. They hold little more memory than their bytes.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pieces: Vec<Bytes>,
-    /// The end of the batch, as far as it arrived in small pieces.
+    /// The last pieces of the batch, if they are small.
     small: BytesMut,
     len: usize,
 }
@@ -51,8 +51,8 @@ impl Batch {
     }
 }
 
-/// The batch that fills while a worker has the one before. The worker takes it directly, since
-/// handing it over would idle it for two context switches.
+/// The batch that fills while a worker verifies the previous one. The worker takes it directly: if
+/// the receiving task handed it over, the worker would idle for two context switches.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     batch: Mutex<Batch>,
@@ -70,7 +70,7 @@ impl Inbox {
         self.batch().push(piece);
     }
 
-    /// Takes the collected pieces, if they have so many bytes at least.
+    /// Takes the collected pieces, if they have at least `min_len` bytes.
     pub(super) fn take(&self, min_len: usize) -> Option<Vec<Bytes>> {
         let mut batch = self.batch();
         let pieces = (batch.len() >= min_len).then(|| batch.take())?;
@@ -79,7 +79,7 @@ impl Inbox {
         Some(pieces)
     }
 
-    /// Waits until pieces were taken, now or since this returned last.
+    /// Waits until the worker takes pieces; returns at once if it did since the last call.
     pub(super) async fn taken(&self) {
         self.taken.notified().await;
     }

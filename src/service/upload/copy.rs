@@ -1,47 +1,49 @@
-//! A xorb that is assembled from chunks of stored ones: an upload without a client.
+//! Assembles a xorb from chunks of stored ones: an upload without a client.
 //!
-//! Records are copied in their stored form. Each is verified like that of an upload, and its chunk
-//! hash compared with the expected one, before it is written.
+//! Chunks are copied in their stored form. Before a chunk is written, it is verified like a chunk
+//! of an upload, and its hash is compared with the expected one.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::draft_slot::DraftSlot;
 use super::{Staged, Verified};
-use crate::blob::BlobKey;
+use crate::blob::{BlobKey, BlobStore};
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::format::xorb::Verifier;
 use crate::format::{ChunkHash, Crc64, XorbHash};
 use crate::index::{IndexErrorKind, NewXorb, Ticket};
 use crate::runtime::fair::Tenant;
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::error::{StoreError, UploadError};
 use crate::service::fsck::Presence;
 
 /// A new xorb with some of its chunks copied.
 pub(in crate::service) struct Copying {
-    cas: Cas,
+    blobs: Arc<dyn BlobStore>,
     verifier: Verifier,
     crc64: Crc64,
     draft: DraftSlot,
 }
 
-/// Consecutive records of a stored xorb that are being copied.
+/// Consecutive serialized chunks of a stored xorb that are being copied.
 #[derive(Debug)]
 pub(in crate::service) struct Run {
     /// The expected chunks, and the index of the next one.
     hashes: Vec<ChunkHash>,
     next: usize,
-    /// Bytes of the records that are still to be copied.
+    /// Bytes that are still to be copied.
     left: u64,
 }
 
 impl Run {
-    /// Records of so many bytes, with these chunks.
+    /// A run of serialized chunks with this total length and these hashes.
     pub(in crate::service) fn new(hashes: Vec<ChunkHash>, len: u64) -> Self {
         Self { hashes, next: 0, left: len }
     }
 
-    /// Whether all of it was copied.
+    /// Whether the whole run was copied.
     pub(in crate::service) fn is_over(&self) -> bool {
         self.next == self.hashes.len() && self.left == 0
     }
@@ -50,7 +52,7 @@ impl Run {
 /// Why a copy was abandoned.
 #[derive(Debug)]
 pub(in crate::service) enum CopyError {
-    /// The bytes are not those of the chunks. The copy so far is invalid.
+    /// The bytes do not have the expected chunk hashes. The copy so far is invalid.
     Altered,
     /// The store failed.
     Store(StoreError),
@@ -58,16 +60,16 @@ pub(in crate::service) enum CopyError {
 
 impl Copying {
     /// A xorb without chunks.
-    pub(in crate::service) fn new(cas: &Cas) -> Self {
+    pub(in crate::service) fn new(store: &Store) -> Self {
         Self {
-            cas: cas.clone(),
+            blobs: Arc::clone(&store.blobs),
             verifier: Verifier::new(MAX_XORB_BODY_LEN),
             crc64: Crc64::new(),
-            draft: DraftSlot::new(cas.verify_pool.clone()),
+            draft: DraftSlot::new(store.pool.clone()),
         }
     }
 
-    /// Adds the records that end in this piece of a run. Blocks.
+    /// Adds the chunks that end in this piece of a run. Blocks.
     pub(in crate::service) fn take(&mut self, run: &mut Run, piece: &Bytes) -> Result<(), CopyError> {
         let mut rest = &piece[..];
         while let Some(chunk) = self.verifier.next_chunk(&mut rest).map_err(|_| CopyError::Altered)? {
@@ -78,12 +80,12 @@ impl Copying {
             run.next += 1;
             run.left = run.left.checked_sub(record.len() as u64).ok_or(CopyError::Altered)?;
             self.crc64.update(record);
-            self.draft.write(self.cas.blobs.as_ref(), record).map_err(CopyError::Store)?;
+            self.draft.write(self.blobs.as_ref(), record).map_err(CopyError::Store)?;
         }
         Ok(())
     }
 
-    /// Ends it; `None` where there is no chunk. Blocks.
+    /// Completes the xorb; `None` where it has no chunk. Blocks.
     pub(in crate::service) fn finish(self) -> Result<Option<Verified>, StoreError> {
         let Self { verifier, crc64, mut draft, .. } = self;
         let Ok(xorb) = verifier.finish() else { return Ok(None) };
@@ -93,18 +95,18 @@ impl Copying {
 }
 
 impl Verified {
-    /// Which xorb it is.
+    /// The hash of the xorb.
     pub(in crate::service) fn hash(&self) -> XorbHash {
         self.xorb.hash()
     }
 }
 
-impl Cas {
-    /// Makes a copy durable and visible, without a domain. Returns whether the xorb is stored now:
-    /// not where another upload or a deletion has it at this moment.
+impl Store {
+    /// Makes a copy durable and visible, without a domain. Returns whether the xorb is stored now.
+    /// It is not if an upload or a deletion of the same xorb is under way.
     ///
-    /// Where another process may publish, a row that it has claimed is not touched. The locks of
-    /// uploads are local to a process.
+    /// With [`Presence::Shared`], a row that another process has claimed is not touched: publish
+    /// locks work only within one process.
     pub(in crate::service) async fn publish_copy(
         &self,
         copy: Verified,
@@ -120,7 +122,7 @@ impl Cas {
             },
             Presence::Shared => {
                 let ticket = Ticket::random();
-                let is_claimed = self.index.claim_xorb(hash, ticket, self.clock.now()).await?;
+                let is_claimed = self.index.stage_new_xorb(hash, ticket, self.clock.now()).await?;
                 is_claimed.then_some(Staged::New(ticket))
             }
         };
@@ -129,7 +131,7 @@ impl Cas {
             (Some(Staged::New(ticket)), Some(draft)) => (ticket, draft, false),
             (Some(Staged::Damaged(ticket)), Some(draft)) => (ticket, draft, true),
             (staged, draft) => {
-                self.verify_pool.run(move || drop(draft)).await;
+                self.pool.run(move || drop(draft)).await;
                 return Ok(matches!(staged, Some(Staged::There { .. })));
             }
         };
@@ -144,7 +146,7 @@ impl Cas {
         drop(permit);
         match self.go_live(row, ticket).await {
             Ok(()) => Ok(true),
-            // Another process has claimed the row since, and publishes a blob of its own.
+            // Another process has claimed the row since, and publishes its own blob.
             Err(StoreError::Index(error)) if presence == Presence::Shared && error.kind == IndexErrorKind::Lost => {
                 Ok(false)
             }

@@ -1,31 +1,33 @@
-//! The draft of an upload, which may not have begun yet.
+//! The draft of an upload, which is created with the first written bytes.
 
 use crate::blob::{BlobStore, Draft};
 use crate::runtime::blocking::Pool;
 use crate::service::error::StoreError;
 
-/// A draft, if it has begun. When this is dropped, a blocking thread removes the draft: that takes
-/// time, and an upload may end anywhere, as when its client disconnects.
+/// A draft, if one was begun. When this is dropped, a blocking thread removes the draft. An upload
+/// may be dropped anywhere, for example when its client disconnects, and removing a file takes
+/// time.
 #[derive(Debug)]
 pub(super) struct DraftSlot {
     draft: Option<Box<dyn Draft>>,
-    /// Bytes that it may still have. A longer draft is discarded.
+    /// Bytes that may still be written. A draft that would be longer is removed.
     left: u64,
     pool: Pool,
 }
 
 impl DraftSlot {
-    /// None yet.
+    /// No draft yet.
     pub(super) const fn new(pool: Pool) -> Self {
         Self::limited(pool, u64::MAX)
     }
 
-    /// None yet, and none at the end if it would have more bytes than this.
+    /// No draft yet. A draft that would be longer than `max_len` is removed.
     pub(super) const fn limited(pool: Pool, max_len: u64) -> Self {
         Self { draft: None, left: max_len, pool }
     }
 
-    /// Appends bytes to the draft, which begins with the first of them. Blocks.
+    /// Appends bytes to the draft, which the first call creates. If the draft would exceed its
+    /// maximum length, removes it, and drops these and all further bytes. Blocks.
     pub(super) fn write(&mut self, blobs: &dyn BlobStore, bytes: &[u8]) -> Result<(), StoreError> {
         let Some(left) = self.left.checked_sub(bytes.len() as u64) else {
             self.left = 0;
@@ -40,12 +42,13 @@ impl DraftSlot {
         Ok(draft.write(bytes)?)
     }
 
-    /// Writes the buffered bytes: the draft is complete now. Blocks.
+    /// Completes the draft: writes buffered bytes to the file. Blocks.
     pub(super) fn flush(&mut self) -> Result<(), StoreError> {
         Ok(self.draft.as_mut().map_or(Ok(()), |draft| draft.flush())?)
     }
 
-    /// Removes the draft, and waits for that: a client that got the response finds nothing of it.
+    /// Removes the draft, and returns when it is removed, so that nothing is left of it after the
+    /// response.
     pub(super) async fn discard(mut self) {
         if let Some(draft) = self.draft.take() {
             self.pool.run(move || drop(draft)).await;

@@ -1,10 +1,11 @@
-//! The end of an upload: stages the row, publishes the blob, and makes the row live.
+//! The last part of an upload: stages the row, publishes the blob, and makes the row live.
 //!
 //! After `Ok` the blob is durable, its row is live, and the uploader is one of its owners. An
 //! upload of a stored xorb adds the owner, and replaces the blob if the new one is much shorter.
-//! After an error nothing of the upload is visible. A crash leaves a staged row or a pending
-//! object, with or without a blob. The next start removes the former with its blob, and garbage
-//! collection the latter.
+//! After an error nothing of the upload is visible, unless the index has committed a transaction
+//! and then reported an error. A crash leaves a staged row or a pending object, with or without a
+//! blob. The next start removes the staged row and its blob, and garbage collection removes the
+//! pending object.
 
 use super::draft_slot::DraftSlot;
 use super::{DELETION_RETRY_AFTER, Staged, Uploaded, Verified};
@@ -14,11 +15,11 @@ use crate::format::xorb::VerifiedXorb;
 use crate::index::{IndexErrorKind, NewXorb, SpentGrant, Staging, Ticket, XorbState};
 use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::chain;
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::error::{StoreError, UploadError};
 use crate::service::heal::is_worth;
 
-impl Cas {
+impl Store {
     /// Makes a verified upload durable and visible.
     pub(super) async fn publish(&self, verified: Verified, domain: String) -> Result<Uploaded, UploadError> {
         let _publishing = self.publish_locks.lock(verified.xorb.hash()).await;
@@ -31,8 +32,8 @@ impl Cas {
         }
     }
 
-    /// Claims the row, under the lock. A row that is staged and not published is invisible, and
-    /// free for the next upload of this xorb.
+    /// Stages the row; the caller holds the publish lock. A row that is staged and not published is
+    /// invisible, and the next upload of this xorb can claim it.
     pub(in crate::service) async fn stage(&self, hash: XorbHash) -> Result<Staged, UploadError> {
         let ticket = Ticket::random();
         match self.index.stage_xorb(hash, ticket, self.clock.now()).await.map_err(StoreError::from)? {
@@ -43,7 +44,8 @@ impl Cas {
         }
     }
 
-    /// Publishes a staged upload, under the same lock, and spends its grant.
+    /// Publishes a staged upload, and spends its grant if it has one. The caller still holds the
+    /// publish lock.
     pub(in crate::service) async fn publish_staged(
         &self,
         staged: Staged,
@@ -63,8 +65,8 @@ impl Cas {
         let ticket = match staged {
             Staged::New(ticket) | Staged::Damaged(ticket) => ticket,
             Staged::There { ticket, serialized_len } => {
-                // The owner and the grant first: that the xorb is stored does not depend on the
-                // replacement.
+                // The owner and the grant are recorded first, because they must not depend on the
+                // success of the replacement.
                 self.index.share_xorb(hash, domain).await.map_err(StoreError::from)?;
                 if let Some(grant) = grant {
                     self.index.spend_grant(grant).await.map_err(StoreError::from)?;
@@ -75,10 +77,10 @@ impl Cas {
         };
         let is_heal = matches!(staged, Staged::Damaged(_));
         let Some(draft) = draft.into_draft() else {
-            // The xorb was stored when the upload began, and was deleted since or found damaged.
-            // Nothing was written, so it must be uploaded again. A staged row is cleared up like
-            // that of any failed upload. A layout left in the cache would end the next upload here
-            // as well.
+            // When the upload began, the xorb was stored, so nothing was written to the draft.
+            // Since then the xorb was deleted or found damaged, and must be uploaded again. The
+            // staged row is cleaned up like that of any failed upload. Without `forget_layout` the
+            // next upload would find the xorb in the cache and end here again.
             self.forget_layout(hash);
             let retry_after = DELETION_RETRY_AFTER;
             return Err(if is_heal {
@@ -87,13 +89,12 @@ impl Cas {
                 UploadError::BeingDeleted { retry_after }
             });
         };
-        // A failure from here on leaves the row staged: invisible, and free for the next upload of
-        // this xorb.
+        // If a later step fails, the row stays staged: invisible, and the next upload can claim it.
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
         let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: Some(domain), grant };
         let permit = self.publishes.wait(tenant, 1).await;
         if is_heal {
-            // A failure leaves the xorb damaged, and free for the next upload.
+            // If this fails, the xorb stays damaged, and the next upload can repair it.
             self.repair_blob(draft, row, ticket).await?;
         } else {
             draft.publish(BlobKey::new(hash, ticket.incarnation())).await.map_err(StoreError::from)?;
@@ -105,7 +106,7 @@ impl Cas {
     }
 
     /// Replaces the sound blob of a visible xorb if the new one is much shorter. Returns whether it
-    /// did. A failure is logged: the xorb is stored, and stays as it is.
+    /// did. A failure is only logged: the xorb is stored anyway.
     async fn shorten(
         &self,
         ticket: Ticket,
@@ -117,8 +118,8 @@ impl Cas {
             draft.discard().await;
             return false;
         }
-        // Not written where the xorb was shorter when the upload began, or the client did not say
-        // how long the body is.
+        // There is no draft if the client did not declare its length, or the stored blob was
+        // shorter when the upload began.
         let Some(draft) = draft.into_draft() else { return false };
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
         let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
@@ -141,20 +142,23 @@ impl Cas {
         let (hash, len) = (row.hash, row.layout.serialized_len());
         let published = self.index.publish_xorb(row, ticket, self.clock.now()).await;
         if published.as_ref().is_err_and(|error| error.kind == IndexErrorKind::Lost) {
-            self.account_for(hash, ticket, len).await;
+            self.discard_lost_blob(hash, ticket, len).await;
         }
         Ok(published?)
     }
 
-    /// Ensures that the blob of a lost publication does not stay for ever: its row was abandoned,
-    /// or another process has claimed it. The former takes a day, or a jump of the clock. Failures
-    /// are logged; the blob is without a row then.
-    pub(in crate::service) async fn account_for(&self, hash: XorbHash, ticket: Ticket, len: u64) {
+    /// Ensures that the blob of a failed publication is deleted at some time. The publication
+    /// failed because its row was abandoned (after a day, or a jump of the clock), or because
+    /// another process has claimed the row. Failures are logged; a blob without a row may then be
+    /// left.
+    pub(in crate::service) async fn discard_lost_blob(&self, hash: XorbHash, ticket: Ticket, len: u64) {
         let name = ticket.incarnation();
         let accounted = async {
-            if !self.index.bury_object(hash, name, len, self.clock.now()).await? {
+            if !self.index.mark_object_dead(hash, name, len, self.clock.now()).await? {
                 let life = self.index.find_life(hash).await?;
-                // The deleting process may be past the blob, and nothing else uses this name.
+                // The row still names this blob. If it is in `Deleting`, the deleting process may
+                // have looked for the blob before it was published, and found none. No other row
+                // uses this name, so the blob may be deleted here.
                 if life.is_some_and(|life| life.state == XorbState::Deleting) {
                     self.blobs.delete(BlobKey::new(hash, name)).await?;
                 }

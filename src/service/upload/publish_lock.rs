@@ -1,7 +1,7 @@
 //! Locks for publishing a xorb or confirming its row: one holder at a time for each xorb.
 //!
-//! Each whole hash has a lock. With a fixed number of shared locks, an upload would wait for the
-//! disk writes of other xorbs, and clients can choose hashes that collide.
+//! Each xorb hash has its own lock. If hashes shared a fixed number of locks, an upload would wait
+//! for disk writes of other xorbs, and clients could choose hashes that collide.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ type Lock = Arc<tokio::sync::Mutex<()>>;
 
 /// Holds this xorb's lock.
 #[derive(Debug)]
-#[must_use = "the lock is given back when this is dropped"]
+#[must_use = "the lock is released when this is dropped"]
 pub(in crate::service) struct Publishing {
     guard: Option<OwnedMutexGuard<()>>,
     hash: XorbHash,
@@ -30,7 +30,7 @@ pub(in crate::service) struct Publishing {
 impl PublishLocks {
     /// Waits for the lock of this xorb, in the order of requests.
     pub(in crate::service) async fn lock(&self, hash: XorbHash) -> Publishing {
-        // Before the wait, so that a cancelled wait clears up, too.
+        // Created before the wait, so that dropping a cancelled wait removes the lock, too.
         let mut publishing = Publishing { guard: None, hash, home: self.clone() };
         let lock = Arc::clone(self.locks().entry(hash).or_default());
         publishing.guard = Some(lock.lock_owned().await);
@@ -46,7 +46,8 @@ impl Drop for Publishing {
     fn drop(&mut self) {
         drop(self.guard.take());
         let mut locks = self.home.locks();
-        // Each holder or waiter has a reference of its own, and takes it under this lock.
+        // Each holder or waiter has one reference, and takes it under this mutex. So a count of one
+        // means that only the map has a reference.
         if locks.get(&self.hash).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             locks.remove(&self.hash);
         }
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     fn hash(byte: u8) -> XorbHash {
-        // The same but for the last byte: no part of a hash may stand for all of it.
+        // The hashes differ only in the last byte: a lock must use the whole hash.
         let mut bytes = [7; 32];
         bytes[31] = byte;
         XorbHash::from_bytes(bytes)
@@ -90,14 +91,14 @@ mod tests {
         let mut waiting = Box::pin(locks.lock(hash(1)));
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(waiting);
-        // It is still the same lock.
+        // `first` still holds this lock.
         assert!(locks.lock(hash(1)).now_or_never().is_none());
         drop(first);
         let mut late = Box::pin(locks.lock(hash(1)));
         let held = locks.lock(hash(1)).now_or_never().unwrap();
         assert!(late.as_mut().now_or_never().is_none());
         drop(held);
-        // It was given the lock, and is dropped without a poll.
+        // `late` has received the lock, and is dropped without a poll.
         drop(late);
         assert!(locks.locks().is_empty());
     }

@@ -1,4 +1,4 @@
-//! Slots: each counts an admitted body for as long as it is under way.
+//! Slots: each one represents an admitted body for as long as it is received.
 
 use std::sync::Arc;
 
@@ -7,30 +7,31 @@ use futures_util::{Stream, StreamExt};
 
 use super::BodyError;
 use crate::runtime::fair::Tenant;
+use crate::runtime::metrics::Metrics;
 use crate::service::admission::{Admission, Admitted, Refusal};
-use crate::service::{Cas, OVERLOADED_RETRY_AFTER, UploadError};
+use crate::service::{OVERLOADED_RETRY_AFTER, Server, UploadError};
 
-/// One of the bodies that may be under way.
+/// A slot for a body.
 pub(in crate::service) struct BodySlot {
     admitted: Admitted,
 }
 
-/// One of the uploads that may be under way.
+/// A slot for an upload, which is also counted in the metrics.
 pub(in crate::service) struct UploadSlot<'a> {
     body: BodySlot,
     _gauge: InFlight<'a>,
 }
 
-impl Cas {
-    /// A slot for an upload of so many bytes, if there is one.
+impl Server {
+    /// Takes a slot for an upload of `len` bytes, if the tenant may have one.
     pub(in crate::service) fn upload_slot(&self, tenant: Tenant, len: u64) -> Result<UploadSlot<'_>, UploadError> {
-        let body = BodySlot::take(&self.admission, tenant, len)?;
-        Ok(UploadSlot { body, _gauge: InFlight::new(self) })
+        let body = BodySlot::take(&self.permits.admission, tenant, len)?;
+        Ok(UploadSlot { body, _gauge: InFlight::new(&self.store.metrics) })
     }
 }
 
 impl BodySlot {
-    /// One of these slots, for a body of so many bytes, if there is one.
+    /// Takes a slot for a body of `len` bytes, if the tenant may have one.
     pub(in crate::service) fn take(slots: &Arc<Admission>, tenant: Tenant, len: u64) -> Result<Self, UploadError> {
         let retry_after = OVERLOADED_RETRY_AFTER;
         let admitted = slots.admit(tenant, len).map_err(|refusal| match refusal {
@@ -40,7 +41,7 @@ impl BodySlot {
         Ok(Self { admitted })
     }
 
-    /// The body; its progress is counted.
+    /// The same body; its progress is counted for the slot.
     pub(in crate::service) fn counted<S>(&self, body: S) -> impl Stream<Item = Result<Bytes, BodyError>> + Send + Unpin
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
@@ -49,7 +50,7 @@ impl BodySlot {
         body.inspect(move |piece| transfer.moved(piece.as_ref().map_or(0, Bytes::len) as u64))
     }
 
-    /// Receives the body, unless it is cut in favour of another tenant.
+    /// Receives the body, unless the transfer is cut in favour of another tenant.
     pub(in crate::service) async fn unless_cut<T>(
         &self,
         receiving: impl Future<Output = Result<T, UploadError>>,
@@ -75,17 +76,17 @@ impl UploadSlot<'_> {
 }
 
 /// Counts an upload for as long as it exists.
-struct InFlight<'a>(&'a Cas);
+struct InFlight<'a>(&'a Metrics);
 
 impl<'a> InFlight<'a> {
-    fn new(cas: &'a Cas) -> Self {
-        cas.metrics.uploads_in_flight.inc();
-        Self(cas)
+    fn new(metrics: &'a Metrics) -> Self {
+        metrics.uploads_in_flight.inc();
+        Self(metrics)
     }
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.metrics.uploads_in_flight.dec();
+        self.0.uploads_in_flight.dec();
     }
 }

@@ -1,54 +1,55 @@
-//! The files of a registration, in the transaction of a whole one or of a step: looks up the known
-//! ones, and writes their changes.
+//! Writes the files of a registration, in the transaction of a whole registration or of a step.
+//! This file handles the files that the index has already; `insert.rs` inserts new ones.
 
 use std::collections::{HashMap, HashSet};
 
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, query};
 
 use super::{BATCH_FILE_COUNT, Mark};
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, XorbHash};
 use crate::index::error::IndexError;
-use crate::index::sqlite::claims::{Made, make_claim, parse_sha256};
-use crate::index::sqlite::files::{SqliteQuery, execute, file_hash, push_files};
+use crate::index::register::SHORT_TERM_COUNT;
+use crate::index::sqlite::claims::{ClaimOutcome, make_claim};
+use crate::index::sqlite::discard;
+use crate::index::sqlite::lists::push_hashes;
 use crate::index::sqlite::named::{Named, Unusable};
-use crate::index::sqlite::write::statement;
-use crate::index::sqlite::{discard, get, map};
-use crate::index::steps::SHORT_TERM_COUNT;
-use crate::index::{Claim, Cursor, NewFile, Registered, Registration, record_len};
+use crate::index::sqlite::rows::row;
+use crate::index::sqlite::tx::Tx;
+use crate::index::{Cursor, NewFile, Registered, Registration, record_len};
 
-/// References of one part of a large file. Each is a separate place in three tables.
+/// The number of references in one part of a large file. Each reference is written to separate
+/// places of three tables.
 pub(super) const PART_XORB_COUNT: usize = if cfg!(test) { 2 } else { 256 };
 
-/// A registration in progress, in the transaction of a whole one or of a step.
+/// The progress of a registration within one transaction.
 pub(super) struct Entry<'r> {
-    pub(super) op: &'static str,
     pub(super) registration: &'r Registration,
     pub(super) mark: Mark,
+    /// Where the next batch or part begins.
     pub(super) at: Cursor,
+    /// The outcome of the files that this transaction has written.
     pub(super) outcome: Registered,
 }
 
 impl<'r> Entry<'r> {
-    pub(super) const fn new(op: &'static str, registration: &'r Registration, mark: Mark, at: Cursor) -> Self {
-        Self { op, registration, mark, at, outcome: Registered::Known }
+    pub(super) const fn new(registration: &'r Registration, mark: Mark, at: Cursor) -> Self {
+        Self { registration, mark, at, outcome: Registered::Known }
     }
 
     pub(super) fn is_done(&self) -> bool {
         self.at.file == self.registration.files.len() && self.at.touched == self.at.sets.listed.len()
     }
 
-    /// Writes the next batch or part. Returns the reason if the registration is refused.
-    pub(super) async fn write_some(
-        &mut self,
-        connection: &mut SqliteConnection,
-    ) -> Result<Option<Registered>, IndexError> {
+    /// Writes a batch of small files or a part of a large one; after the last file, touches some of
+    /// the listed xorbs. Returns the reason if the registration is refused.
+    pub(super) async fn write_some(&mut self, tx: &mut Tx<'_>) -> Result<Option<Registered>, IndexError> {
         let registration = self.registration;
         let Some(file) = registration.files.get(self.at.file) else {
-            return self.touch_listed(connection).await;
+            return self.touch_listed(tx).await;
         };
         if file.is_large() {
-            return self.write_large(connection, file).await;
+            return self.write_large(tx, file).await;
         }
         let rest = &registration.files[self.at.file..];
         let mut term_count = 0;
@@ -57,193 +58,192 @@ impl<'r> Entry<'r> {
             !file.is_large() && term_count <= SHORT_TERM_COUNT
         };
         let count = rest.iter().take(BATCH_FILE_COUNT).take_while(fits).count().max(1);
-        let refused = self.write_batch(connection, &rest[..count]).await?;
+        let refused = self.write_batch(tx, &rest[..count]).await?;
         self.at.file += count;
         Ok(refused)
     }
 
-    async fn touch_listed(&mut self, connection: &mut SqliteConnection) -> Result<Option<Registered>, IndexError> {
+    /// Touches some of the xorbs that the shard lists and no file references.
+    async fn touch_listed(&mut self, tx: &mut Tx<'_>) -> Result<Option<Registered>, IndexError> {
         let listed = &self.at.sets.listed;
         let end = listed.len().min(self.at.touched + PART_XORB_COUNT);
         let some = &listed[self.at.touched..end];
-        let named = Named::find(self.op, connection, some).await?;
+        let named = Named::find(tx, some).await?;
         self.at.touched = end;
         match named {
-            Ok(named) => named.retain(self.op, connection, self.registration.now).await?,
+            Ok(named) => named.retain(tx, self.registration.now).await?,
             Err(unusable) => return Ok(Some(refusal(unusable))),
         }
         Ok(None)
     }
 
-    pub(super) fn tell(&mut self, told: Registered) {
-        if told == Registered::New || self.outcome == Registered::Known {
-            self.outcome = told;
+    /// Adds the outcome of one file or part: `New` prevails over `Added`, and `Added` over `Known`.
+    pub(super) fn tell(&mut self, outcome: Registered) {
+        if outcome == Registered::New || self.outcome == Registered::Known {
+            self.outcome = outcome;
         }
     }
 
+    /// Writes a batch of files. Returns the reason if the registration is refused.
     pub(super) async fn write_batch(
         &mut self,
-        connection: &mut SqliteConnection,
+        tx: &mut Tx<'_>,
         files: &[NewFile],
     ) -> Result<Option<Registered>, IndexError> {
-        let op = self.op;
         let xorbs: HashSet<XorbHash> = files.iter().flat_map(|file| &file.terms).map(|term| term.xorb).collect();
-        let named = match Named::find(op, connection, &xorbs.into_iter().collect::<Vec<_>>()).await? {
+        let named = match Named::find(tx, &xorbs.into_iter().collect::<Vec<_>>()).await? {
             Ok(named) => named,
             Err(unusable) => return Ok(Some(refusal(unusable))),
         };
-        let known = self.find_known(connection, files).await?;
+        let known = self.find_known(tx, files).await?;
         let (mut new, mut others, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         for file in files {
             match known.get(&file.hash) {
                 None if seen.insert(file.hash) => new.push(file),
-                Some(known) if known.has_all_of(file) => {}
-                // Also a second occurrence in the shard: it may claim another sha256.
+                Some(known) if known.covers_file(file) => {}
+                // Also the second occurrence of a new file in the batch, because it may claim
+                // another sha256.
                 known => others.push((file, known)),
             }
         }
         if !new.is_empty() {
-            self.insert_files(connection, &new, named.ids()).await?;
+            self.insert_files(tx, &new, named.ids()).await?;
             self.tell(Registered::New);
         }
         for (file, known) in others {
             let id = match known {
                 Some(known) => known.id,
-                None => self.id_of(connection, file.hash).await?,
+                None => self.id_of(tx, file.hash).await?,
             };
-            match self.write_known(connection, id, file).await? {
+            match self.write_known(tx, id, file).await? {
                 Registered::Known => {}
-                told @ (Registered::New | Registered::Added) => self.tell(told),
+                outcome @ (Registered::New | Registered::Added) => self.tell(outcome),
                 refused => return Ok(Some(refused)),
             }
         }
-        named.retain(op, connection, self.registration.now).await?;
+        named.retain(tx, self.registration.now).await?;
         Ok(None)
     }
 
-    /// Those of these files that the index has. Rows of an abandoned registration are discarded
-    /// first: the caller holds the locks of these files, so that no other registration writes them.
+    /// The files among `files` that the index has. Hidden rows of other registrations are discarded
+    /// first. Those registrations are abandoned: the caller holds the locks of these files, so no
+    /// other registration in progress writes them.
     pub(super) async fn find_known(
         &self,
-        connection: &mut SqliteConnection,
+        tx: &mut Tx<'_>,
         files: &[NewFile],
     ) -> Result<HashMap<FileHash, Known>, IndexError> {
-        const SELECT: &str = "SELECT hash, files.id, sha256, sha256_state, repo IS NOT NULL, \
-             coalesce(has_claimed, 0), claim, files.registration IN hidden, \
-             coalesce(file_repos.registration IN hidden, 0), coalesce(claim_registration IN hidden, 0), \
-             files.registration, coalesce(file_repos.registration, 0), coalesce(claim_registration, 0) \
+        const SELECT: &str = "SELECT hash, files.id AS id, sha256, sha256_state, repo IS NOT NULL AS is_claimed, \
+             coalesce(has_claimed, 0) AS has_claimed, claim, files.registration IN hidden AS is_hidden, \
+             coalesce(file_repos.registration IN hidden, 0) AS is_repo_hidden, \
+             coalesce(claim_registration IN hidden, 0) AS is_claim_hidden, files.registration AS registration, \
+             coalesce(file_repos.registration, 0) AS repo_registration, \
+             coalesce(claim_registration, 0) AS claim_registration \
              FROM files LEFT JOIN file_repos ON file_id = files.id AND repo = ";
-        let op = self.op;
+        let (own, now) = (self.mark.of_claim(), self.registration.now);
         let mut known = HashMap::new();
         let hashes: Vec<FileHash> = files.iter().map(|file| file.hash).collect();
         for some in hashes.chunks(BATCH_FILE_COUNT) {
-            let mut query = QueryBuilder::<Sqlite>::new(SELECT);
-            query.push_bind(self.registration.repo.clone()).push(" WHERE hash IN (");
-            // A power of two of parameters, so that few statements are prepared.
+            let mut select = QueryBuilder::new(SELECT);
+            select.push_bind(self.registration.repo.as_str()).push(" WHERE hash IN (");
+            // The last hash is repeated up to a power of two, so that a connection prepares few
+            // different statements.
             let padded = (0..some.len().next_power_of_two()).map(|index| &some[index.min(some.len() - 1)]);
-            push_files(&mut query, padded);
-            let rows = query.build().fetch_all(statement(op, connection)?).await.map_err(|error| map(op, error))?;
+            push_hashes(&mut select, padded);
             let mut abandoned = Vec::new();
-            for row in &rows {
-                let hash = file_hash(op, get(op, row, 0)?)?;
-                let digest = |index| {
-                    let digest: Option<&[u8]> = get(op, row, index)?;
-                    digest.map(|digest| parse_sha256(op, hash, digest)).transpose()
-                };
-                let id: i64 = get(op, row, 1)?;
-                let is_own = |index| Ok::<_, IndexError>(get::<i64>(op, row, index)? == self.mark.of_claim());
-                if get::<bool>(op, row, 7)? && !is_own(10)? {
-                    abandoned.push(id);
+            for mut found in tx.all::<Known>(select.build()).await? {
+                if found.is_hidden && found.registration != own {
+                    abandoned.push(found.id);
                     continue;
                 }
-                let mut is_claimed: bool = get(op, row, 4)?;
-                let mut has_claimed: bool = get(op, row, 5)?;
-                if get::<bool>(op, row, 8)? && !is_own(11)? {
-                    discard::claim(op, connection, id, get(op, row, 11)?, self.registration.now).await?;
-                    (is_claimed, has_claimed) = (false, false);
-                } else if get::<bool>(op, row, 9)? && !is_own(12)? {
-                    discard::claim(op, connection, id, get(op, row, 12)?, self.registration.now).await?;
-                    has_claimed = false;
+                if found.is_repo_hidden && found.repo_registration != own {
+                    // A few steps at most: `write_large` has already discarded such a claim to a
+                    // large file.
+                    while !discard::claim(tx, found.id, found.repo_registration, now).await? {}
+                    (found.is_claimed, found.has_claimed) = (false, false);
+                } else if found.is_claim_hidden && found.claim_registration != own {
+                    // Only the claimed sha256 is hidden, so this takes one step.
+                    discard::claim(tx, found.id, found.claim_registration, now).await?;
+                    found.has_claimed = false;
                 }
-                let found = Known {
-                    id,
-                    sha256: digest(2)?,
-                    state: get(op, row, 3)?,
-                    is_claimed,
-                    has_claimed,
-                    claim: digest(6)?,
-                };
-                known.insert(hash, found);
+                known.insert(found.hash, found);
             }
-            discard::files(op, connection, &abandoned, self.registration.now).await?;
+            discard::files(tx, &abandoned, now).await?;
         }
         Ok(known)
     }
 
-    pub(super) async fn id_of(&self, connection: &mut SqliteConnection, hash: FileHash) -> Result<i64, IndexError> {
-        let query = sqlx::query("SELECT id FROM files WHERE hash = ?").bind(hash.as_bytes().to_vec());
-        let row = query.fetch_one(statement(self.op, connection)?).await.map_err(|error| map(self.op, error))?;
-        get(self.op, &row, 0)
+    /// The row id of a file that exists.
+    pub(super) async fn id_of(&self, tx: &mut Tx<'_>, hash: FileHash) -> Result<i64, IndexError> {
+        tx.one(query("SELECT id FROM files WHERE hash = ?").bind(hash.as_bytes().as_slice())).await
     }
 
-    /// Registers one known file. Its terms stay, so readers see no change.
-    async fn write_known(
-        &self,
-        connection: &mut SqliteConnection,
-        id: i64,
-        file: &NewFile,
-    ) -> Result<Registered, IndexError> {
-        const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, registration, claim_registration) \
-             SELECT ?1, ?2, ?3, 0, 0 WHERE NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = ?1 AND repo = ?2)";
+    /// Registers one file that the index has: writes the claim of the repository and the claimed
+    /// sha256. The stored terms stay, so readers see no change.
+    async fn write_known(&self, tx: &mut Tx<'_>, id: i64, file: &NewFile) -> Result<Registered, IndexError> {
+        const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, registration, claim_registration, charged_below) \
+             SELECT ?1, ?2, ?3, 0, 0, ?4 WHERE NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = ?1 AND repo = ?2)";
         const MARK: &str =
             "UPDATE file_repos SET registration = ?1, claim_registration = ?1 WHERE file_id = ?2 AND repo = ?3";
         const RECORD: &str = "UPDATE file_repos SET record_len = record_len + ?1, claim_registration = ?4 \
              WHERE file_id = ?2 AND repo = ?3";
-        let (op, repo) = (self.op, self.registration.repo.as_str());
+        let repo = self.registration.repo.as_str();
         let record_len = record_len(file.terms.len()).cast_signed();
-        let bound = |query: SqliteQuery| query.bind(id).bind(repo.to_owned()).bind(record_len);
-        let added = execute(op, connection, CLAIM, bound).await?;
+        // `write_large` charges the xorbs of a large file in parts.
+        let charged_below = file.is_large().then_some(0_i64);
+        let added = tx.execute(query(CLAIM).bind(id).bind(repo).bind(record_len).bind(charged_below)).await?;
         let mark = self.mark.of_claim();
         if added > 0 && mark != 0 {
-            // The triggers have counted it, like any row that is written singly.
-            execute(op, connection, MARK, |query| query.bind(mark).bind(id).bind(repo.to_owned())).await?;
+            // The row was inserted with mark 0, so that the triggers count it. Now it gets the mark
+            // of the step, which hides it.
+            tx.execute(query(MARK).bind(mark).bind(id).bind(repo)).await?;
         }
         let made = match file.sha256 {
-            None => Made::Known,
-            Some(sha256) => make_claim(op, connection, id, repo, Claim { file: file.hash, sha256 }).await?,
+            None => ClaimOutcome::Known,
+            Some(sha256) => make_claim(tx, id, repo, sha256).await?,
         };
-        let (told, further_len) = match (added, made) {
-            (_, Made::Other(unverified)) => return Ok(Registered::OtherSha256 { file: file.hash, unverified }),
-            (0, Made::Known) => return Ok(Registered::Known),
-            (1.., Made::Known | Made::New) => (Registered::New, 0),
-            // The file has a further record.
-            (0, Made::New) => (Registered::Added, record_len),
+        let (outcome, further_len) = match (added, made) {
+            (_, ClaimOutcome::Other(unverified)) => return Ok(Registered::OtherSha256 { file: file.hash, unverified }),
+            (0, ClaimOutcome::Known) => return Ok(Registered::Known),
+            (1.., ClaimOutcome::Known | ClaimOutcome::New) => (Registered::New, 0),
+            // The repository had the file already. It is charged for one more record, which will
+            // contain the sha256.
+            (0, ClaimOutcome::New) => (Registered::Added, record_len),
         };
-        if told == Registered::Added {
-            let bound = |query: SqliteQuery| query.bind(further_len).bind(id).bind(repo.to_owned()).bind(mark);
-            execute(op, connection, RECORD, bound).await?;
+        if outcome == Registered::Added {
+            tx.execute(query(RECORD).bind(further_len).bind(id).bind(repo).bind(mark)).await?;
         }
-        self.list_files(connection, &[(id, further_len)]).await?;
-        Ok(told)
+        self.list_files(tx, &[(id, further_len)]).await?;
+        Ok(outcome)
     }
 }
 
-/// A file that the index has.
-pub(super) struct Known {
-    id: i64,
-    sha256: Option<Sha256>,
-    state: i64,
-    /// Whether the repository of the registration has it.
-    is_claimed: bool,
-    has_claimed: bool,
-    claim: Option<Sha256>,
+row! {
+    /// A file that the index has, and the claim of the repository of the registration to it.
+    pub(super) Known {
+        hash: FileHash,
+        id: i64,
+        sha256: Option<Sha256>,
+        sha256_state: i64,
+        is_claimed: bool,
+        has_claimed: bool,
+        claim: Option<Sha256>,
+        // Whether an unpublished registration has written the file, the claim of the repository, or
+        // the claimed sha256; and the number of the registration of each.
+        is_hidden: bool,
+        is_repo_hidden: bool,
+        is_claim_hidden: bool,
+        registration: i64,
+        repo_registration: i64,
+        claim_registration: i64,
+    }
 }
 
 impl Known {
-    /// Whether there is nothing to write for this file: its repository has it, with the claimed
-    /// sha256.
-    fn has_all_of(&self, file: &NewFile) -> bool {
-        let is_known = |claimed: Sha256| match self.state {
+    /// Whether nothing is to be written for this file: the repository has it, and the sha256 of
+    /// `file`, if any, is verified or was claimed by this repository before.
+    fn covers_file(&self, file: &NewFile) -> bool {
+        let is_known = |claimed: Sha256| match self.sha256_state {
             0 => false,
             1 => self.has_claimed && self.claim.or(self.sha256) == Some(claimed),
             _ => self.sha256 == Some(claimed),
@@ -252,6 +252,7 @@ impl Known {
     }
 }
 
+/// The refusal of a registration that names an unusable xorb.
 pub(super) fn refusal(unusable: Unusable) -> Registered {
     match unusable {
         Unusable::Unknown(xorb) => Registered::MissingXorb(xorb),

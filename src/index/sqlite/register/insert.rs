@@ -1,30 +1,32 @@
-//! New files of a registration: in batches, or in parts.
+//! Inserts the new files of a registration: small ones in batches, and large ones in parts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use sqlx::{Row, SqliteConnection};
+use sqlx::query;
 
 use super::Mark;
 use super::entry::{Entry, PART_XORB_COUNT, refusal};
 use crate::format::XorbHash;
 use crate::index::error::{Inconsistent, IndexError};
 use crate::index::sqlite::bulk::insert_rows;
-use crate::index::sqlite::files::execute;
-use crate::index::sqlite::named::{Named, id_list};
+use crate::index::sqlite::lists::id_list;
+use crate::index::sqlite::named::Named;
+use crate::index::sqlite::rows::row;
 use crate::index::sqlite::terms::{self, TermRun};
-use crate::index::sqlite::write::statement;
-use crate::index::sqlite::{get, map, millis};
+use crate::index::sqlite::tx::Tx;
+use crate::index::sqlite::{discard, millis};
 use crate::index::{NewFile, Registered, record_len};
 
-/// Runs of terms of one part: 360 KiB.
+/// The number of rows with terms in one part: 16 rows of up to 512 terms are 352 KiB.
 const PART_RUN_COUNT: usize = if cfg!(test) { 1 } else { 16 };
 
 impl Entry<'_> {
-    /// Inserts new files, each once, with terms, references and claims.
+    /// Inserts new files with terms, references and claims. Each file must occur once. `ids` has
+    /// the row id of each xorb that they name.
     pub(super) async fn insert_files(
         &self,
-        connection: &mut SqliteConnection,
+        tx: &mut Tx<'_>,
         files: &[&NewFile],
         ids: &HashMap<XorbHash, i64>,
     ) -> Result<(), IndexError> {
@@ -33,48 +35,49 @@ impl Entry<'_> {
         const REFERENCES: (&str, &str) = ("INSERT INTO xorb_files (xorb_id, file_id) ", "");
         const CLAIMS: (&str, &str) =
             ("INSERT INTO file_repos (file_id, repo, has_claimed, record_len, registration, claim_registration) ", "");
-        let (op, registration, mark) = (self.op, self.registration, self.mark);
-        let files: Vec<(i64, &NewFile)> = (next_id(op, connection).await?..).zip(files.iter().copied()).collect();
+        let (registration, mark) = (self.registration, self.mark);
+        let files: Vec<(i64, &NewFile)> = (next_id(tx).await?..).zip(files.iter().copied()).collect();
         let now = millis(registration.now);
-        insert_rows(op, connection, FILES, &files, |columns, (id, file)| {
-            columns.push_bind(*id).push_bind(file.hash.as_bytes().to_vec()).push_bind(file.raw_len.cast_signed());
+        insert_rows(tx, FILES, &files, |columns, (id, file)| {
+            columns.push_bind(*id).push_bind(file.hash.as_bytes().as_slice()).push_bind(file.raw_len.cast_signed());
             let digest = file.sha256.map(|sha256| sha256.as_digest().to_vec());
             columns.push_bind(now).push_bind(digest).push_bind(i64::from(file.sha256.is_some()));
             columns.push_bind(mark.in_batch());
         })
         .await?;
         let runs: Vec<TermRun> = files.iter().flat_map(|(id, file)| terms::runs(*id, &file.terms)).collect();
-        terms::insert_runs(op, connection, &runs).await?;
+        terms::insert_runs(tx, &runs).await?;
         let (mut references, mut counts) = (Vec::new(), BTreeMap::<i64, i64>::new());
         for (id, file) in &files {
             let xorbs: HashSet<XorbHash> = file.terms.iter().map(|term| term.xorb).collect();
             for xorb in xorbs {
-                let id_of_xorb = *ids.get(&xorb).ok_or_else(|| unnamed(op, xorb))?;
+                let id_of_xorb = *ids.get(&xorb).ok_or_else(|| unnamed(tx.op(), xorb))?;
                 references.push((id_of_xorb, *id));
                 *counts.entry(id_of_xorb).or_default() += 1;
             }
         }
         references.sort_unstable();
-        insert_rows(op, connection, REFERENCES, &references, |columns, (xorb, file)| {
+        insert_rows(tx, REFERENCES, &references, |columns, (xorb, file)| {
             columns.push_bind(*xorb).push_bind(*file);
         })
         .await?;
-        insert_rows(op, connection, CLAIMS, &files, |columns, (id, file)| {
-            columns.push_bind(*id).push_bind(registration.repo.clone()).push_bind(i64::from(file.sha256.is_some()));
+        insert_rows(tx, CLAIMS, &files, |columns, (id, file)| {
+            columns.push_bind(*id).push_bind(registration.repo.as_str()).push_bind(i64::from(file.sha256.is_some()));
             columns.push_bind(record_len(file.terms.len()).cast_signed());
             columns.push_bind(mark.in_batch()).push_bind(mark.of_claim());
         })
         .await?;
-        self.count(connection, &files, &counts).await?;
+        self.count(tx, &files, &counts).await?;
         let listed: Vec<(i64, i64)> = files.iter().map(|(id, _)| (*id, 0)).collect();
-        self.list_files(connection, &listed).await
+        self.list_files(tx, &listed).await
     }
 
-    /// Counts new files and their xorbs for the repository, and lists them. For rows that are
-    /// written singly the triggers of usage do this.
+    /// Adds new files and their xorbs to the usage of the repository, and the files to its list.
+    /// `counts` has the number of these files that reference each xorb. Triggers do the same, but
+    /// only for rows with mark 0.
     async fn count(
         &self,
-        connection: &mut SqliteConnection,
+        tx: &mut Tx<'_>,
         files: &[(i64, &NewFile)],
         counts: &BTreeMap<i64, i64>,
     ) -> Result<(), IndexError> {
@@ -89,90 +92,94 @@ impl Entry<'_> {
              FROM json_each(?2) CROSS JOIN xorbs ON xorbs.id = value ->> 0 \
              WHERE true ON CONFLICT (repo_id, xorb_id) DO UPDATE SET file_count = file_count + excluded.file_count";
         const LIST: (&str, &str) = ("INSERT INTO repo_files (repo_id, hash, file_id) ", "");
-        let (op, repo) = (self.op, &self.registration.repo);
+        let repo = self.registration.repo.as_str();
         let count = i64::try_from(files.len()).unwrap_or(i64::MAX);
         let logical_len: u64 = files.iter().map(|(_, file)| file.raw_len).sum();
         let record_len: u64 = files.iter().map(|(_, file)| record_len(file.terms.len())).sum();
         let counts: Vec<String> = counts.iter().map(|(xorb, count)| format!("[{xorb},{count}]")).collect();
         let counts = format!("[{}]", counts.join(","));
-        execute(op, connection, ENTER, |query| query.bind(repo.clone())).await?;
-        let row = sqlx::query(COUNT)
+        tx.execute(query(ENTER).bind(repo)).await?;
+        let count = query(COUNT)
             .bind(count)
             .bind(logical_len.cast_signed())
             .bind(record_len.cast_signed())
-            .bind(counts.clone())
-            .bind(repo.clone())
-            .fetch_one(statement(op, connection)?)
-            .await
-            .map_err(|error| map(op, error))?;
-        let repo: i64 = get(op, &row, 0)?;
-        execute(op, connection, CHARGE, |query| query.bind(repo).bind(counts)).await?;
-        insert_rows(op, connection, LIST, files, |columns, (id, file)| {
-            columns.push_bind(repo).push_bind(file.hash.as_bytes().to_vec()).push_bind(*id);
+            .bind(counts.as_str())
+            .bind(repo);
+        let repo: i64 = tx.one(count).await?;
+        tx.execute(query(CHARGE).bind(repo).bind(counts)).await?;
+        insert_rows(tx, LIST, files, |columns, (id, file)| {
+            columns.push_bind(repo).push_bind(file.hash.as_bytes().as_slice()).push_bind(*id);
         })
         .await
     }
 
-    /// Lists the files of a step, to find them again if the registration is abandoned.
-    pub(super) async fn list_files(
-        &self,
-        connection: &mut SqliteConnection,
-        files: &[(i64, i64)],
-    ) -> Result<(), IndexError> {
+    /// Lists the files of a step, so that they are found again if the registration is abandoned.
+    /// Each pair is the id of a file, and the bytes that its repository is charged for one more
+    /// record of a file that it had before.
+    pub(super) async fn list_files(&self, tx: &mut Tx<'_>, files: &[(i64, i64)]) -> Result<(), IndexError> {
         const LIST: (&str, &str) = (
             "INSERT INTO registration_files (registration, file_id, record_len) ",
             " ON CONFLICT DO UPDATE SET record_len = record_len + excluded.record_len",
         );
         let Mark::Step(registration) = self.mark else { return Ok(()) };
-        insert_rows(self.op, connection, LIST, files, |columns, (file, record_len)| {
+        insert_rows(tx, LIST, files, |columns, (file, record_len)| {
             columns.push_bind(registration).push_bind(*file).push_bind(*record_len);
         })
         .await
     }
 
-    /// Writes the next part of a large file: its row and claim (part 0), then its references, then
-    /// its terms. `Some` if the registration is refused.
+    /// Writes the next part of a large file. A new file has its row and claim in part 0, then its
+    /// references, then its terms. If the file existed before, part 0 is the claim, and the other
+    /// parts charge the repository for the xorbs. Returns the reason if the registration is
+    /// refused.
     pub(super) async fn write_large(
         &mut self,
-        connection: &mut SqliteConnection,
+        tx: &mut Tx<'_>,
         file: &NewFile,
     ) -> Result<Option<Registered>, IndexError> {
         const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) SELECT value, ? FROM json_each(?)";
-        let op = self.op;
         if self.at.part == 0 {
-            let known = self.find_known(connection, std::slice::from_ref(file)).await?;
+            if self.discard_claim(tx, file).await? {
+                // The next call takes the next step.
+                return Ok(None);
+            }
+            let known = self.find_known(tx, std::slice::from_ref(file)).await?;
             if known.contains_key(&file.hash) {
-                let refused = self.write_batch(connection, std::slice::from_ref(file)).await?;
-                self.at.file += 1;
+                let refused = self.write_batch(tx, std::slice::from_ref(file)).await?;
+                (self.at.part, self.at.is_known) = (1, true);
                 return Ok(refused);
             }
-            self.insert_large(connection, file).await?;
+            self.insert_large(tx, file).await?;
             self.at.part = 1;
             self.tell(Registered::New);
             return Ok(None);
         }
-        // Each part is charged when it is written, so each is checked against the quota.
+        let id = self.id_of(tx, file.hash).await?;
+        if self.at.is_known {
+            return self.charge_claim(tx, id).await.map(|()| None);
+        }
+        // The outcome `New` makes the caller check the quota, because each part of references
+        // charges the repository.
         self.tell(Registered::New);
-        let id = self.id_of(connection, file.hash).await?;
         let sets = Arc::clone(&self.at.sets);
         let xorbs = sets.of_large.get(&self.at.file).map_or(&[][..], Vec::as_slice);
         let part = self.at.part - 1;
         if let Some(some) = xorbs.chunks(PART_XORB_COUNT).nth(part) {
-            let named = match Named::find(op, connection, some).await? {
+            let named = match Named::find(tx, some).await? {
                 Ok(named) => named,
                 Err(unusable) => return Ok(Some(refusal(unusable))),
             };
             let ids = id_list(named.ids().values());
-            // The triggers charge them to the claim, which exists by now.
-            execute(op, connection, REFER, |query| query.bind(id).bind(ids)).await?;
-            named.retain(op, connection, self.registration.now).await?;
+            // The triggers charge the repository for these references, because its claim exists.
+            tx.execute(query(REFER).bind(id).bind(ids)).await?;
+            named.retain(tx, self.registration.now).await?;
             self.at.part += 1;
             return Ok(None);
         }
         let part = part - xorbs.len().div_ceil(PART_XORB_COUNT);
         let runs: Vec<TermRun> =
             terms::runs(id, &file.terms).skip(part * PART_RUN_COUNT).take(PART_RUN_COUNT).collect();
-        terms::insert_runs(op, connection, &runs).await?;
+        terms::insert_runs(tx, &runs).await?;
         self.at.part += 1;
         if runs.len() < PART_RUN_COUNT {
             (self.at.file, self.at.part) = (self.at.file + 1, 0);
@@ -180,25 +187,62 @@ impl Entry<'_> {
         Ok(None)
     }
 
+    /// Charges the repository for the next xorbs of a large file that existed before. If none is
+    /// left, moves the cursor to the next file.
+    async fn charge_claim(&mut self, tx: &mut Tx<'_>, file: i64) -> Result<(), IndexError> {
+        // `charged_below` is the place in the ordered xorbs of the file up to which the repository
+        // is charged. A trigger charges the xorbs between the old place and the new one.
+        const CHARGE: &str = "UPDATE file_repos SET charged_below = (SELECT xorb_id FROM xorb_files \
+                 WHERE file_id = ?1 AND xorb_id >= charged_below ORDER BY xorb_id LIMIT 1 OFFSET ?3) \
+             WHERE file_id = ?1 AND repo = ?2 AND charged_below IS NOT NULL";
+        let count = i64::try_from(PART_XORB_COUNT).unwrap_or(i64::MAX);
+        let charge = query(CHARGE).bind(file).bind(self.registration.repo.as_str()).bind(count);
+        if tx.execute(charge).await? == 0 {
+            (self.at.file, self.at.part, self.at.is_known) = (self.at.file + 1, 0, false);
+        } else {
+            // The outcome `New` makes the caller check the quota for this part.
+            self.tell(Registered::New);
+            self.at.part += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes one step at discarding a claim of this repository to a large file, which an abandoned
+    /// registration or a removal has left. Returns whether there was such a claim.
+    async fn discard_claim(&self, tx: &mut Tx<'_>, file: &NewFile) -> Result<bool, IndexError> {
+        const SELECT: &str = "SELECT files.id AS file_id, file_repos.registration AS registration \
+             FROM files JOIN file_repos ON file_id = files.id \
+             WHERE hash = ?1 AND repo = ?2 AND files.registration NOT IN hidden \
+             AND file_repos.registration IN hidden AND file_repos.registration != ?3";
+        row! { Abandoned { file_id: i64, registration: i64 } }
+        let select = query(SELECT)
+            .bind(file.hash.as_bytes().as_slice())
+            .bind(self.registration.repo.as_str())
+            .bind(self.mark.of_claim());
+        let Some(found) = tx.find::<Abandoned>(select).await? else { return Ok(false) };
+        discard::claim(tx, found.file_id, found.registration, self.registration.now).await?;
+        Ok(true)
+    }
+
     /// Inserts the row of a large file and the claim to it, without terms and references.
-    async fn insert_large(&self, connection: &mut SqliteConnection, file: &NewFile) -> Result<(), IndexError> {
+    async fn insert_large(&self, tx: &mut Tx<'_>, file: &NewFile) -> Result<(), IndexError> {
         let bare = NewFile { hash: file.hash, raw_len: file.raw_len, terms: Vec::new(), sha256: file.sha256 };
-        let op = self.op;
-        self.insert_files(connection, &[&bare], &HashMap::new()).await?;
-        let id = self.id_of(connection, file.hash).await?;
+        self.insert_files(tx, &[&bare], &HashMap::new()).await?;
+        let id = self.id_of(tx, file.hash).await?;
         let sql = "UPDATE file_repos SET record_len = ? WHERE file_id = ?";
         let len = record_len(file.terms.len()).cast_signed();
-        execute(op, connection, sql, |query| query.bind(len).bind(id)).await.map(drop)
+        tx.execute(query(sql).bind(len).bind(id)).await.map(drop)
     }
 }
 
-/// A reference that is left out would let the collection delete a xorb that a file needs.
+/// The error if a term names a xorb that was not looked up. Without an error the reference would be
+/// missing, and GC would delete a xorb that a file needs.
 fn unnamed(op: &'static str, xorb: XorbHash) -> IndexError {
     let reason = "the registration does not name this xorb of a term".to_owned();
     IndexError::inconsistent(op, Inconsistent { table: "xorbs", column: "id", key: xorb.to_string(), reason })
 }
 
-async fn next_id(op: &'static str, connection: &mut SqliteConnection) -> Result<i64, IndexError> {
-    let row = sqlx::query("SELECT coalesce(max(id), 0) + 1 FROM files").fetch_one(statement(op, connection)?).await;
-    row.map_err(|error| map(op, error))?.try_get(0).map_err(|error| map(op, error))
+/// The id of the next new file.
+async fn next_id(tx: &mut Tx<'_>) -> Result<i64, IndexError> {
+    tx.one(query("SELECT coalesce(max(id), 0) + 1 FROM files")).await
 }

@@ -85,3 +85,17 @@ fn file_of_user_root_or_directory_owner_is_trusted() {
     assert!(trusted(1000, 1000, 0) && trusted(0, 1000, 1000) && trusted(1000, 0, 1000));
     assert!(!trusted(1001, 1000, 1001) && !trusted(1001, 0, 1000) && !trusted(1001, 0, 0));
 }
+
+/// Takes root: no other user can give files away.
+#[cfg(feature = "full-tests")]
+#[test]
+fn private_file_and_lock_of_another_user_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = file(directory.path(), 0o600);
+    assert!(read_private(&path).is_ok() && open_lock(&path).is_ok());
+    std::os::unix::fs::chown(&path, Some(1001), None).expect("this test is run by root");
+    for error in [read_private(&path).unwrap_err(), open_lock(&path).unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert!(error.to_string().contains("belongs to user 1001"), "{error}");
+    }
+}

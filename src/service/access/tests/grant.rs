@@ -50,7 +50,7 @@ fn a_grant_is_of_no_use_for_another_xorb_or_after_its_time() {
     assert_eq!(refused(check(1, LATER + GRACE_SECS + 1)), Reason::Expired);
 }
 
-/// Also with a fresh token.
+/// A refreshed token works, too.
 #[test]
 fn grant_belongs_to_its_repository_and_subject() {
     let refreshed = Claims { issued_unix_secs: NOW + 500, expires_unix_secs: LATER + 500, ..claims() };

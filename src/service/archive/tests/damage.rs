@@ -1,11 +1,11 @@
-//! Stores and archives that are not what they should be.
+//! Damaged stores and archives.
 
 use std::io::Cursor;
 use std::sync::Arc;
 
 use rand::RngExt;
 
-use super::support::{Reported, SharedFile, Store, Xorb, assert_same, mixed, noise, rng};
+use super::support::{Reported, SharedFile, TestStore, Xorb, assert_same, mixed, noise, rng};
 use crate::blob::BlobStore;
 use crate::format::xorb::Unpacker;
 use crate::format::{ChunkRange, FileHash, XorbHash};
@@ -14,10 +14,10 @@ use crate::rca::Writer;
 use crate::service::archive::pages::{Page, encode_with_digest};
 use crate::service::archive::{ArchiveError, BackupError, RestoreError, empty_archive};
 
-/// Damaged or missing; the rest is archived.
+/// The blob may be damaged or missing; the rest is archived.
 #[tokio::test]
 async fn bad_blob_is_reported_and_left_out_with_its_files() {
-    let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
+    let (store, archive, mut rng) = (TestStore::new().await, SharedFile::archive(), rng());
     let xorbs: Vec<Xorb> = (0..5).map(|_| mixed(&mut rng, 4)).collect();
     for xorb in &xorbs {
         store.add_xorb(xorb).await;
@@ -40,9 +40,9 @@ async fn bad_blob_is_reported_and_left_out_with_its_files() {
     for xorb in &xorbs[..3] {
         assert_eq!(reported.iter().filter(|text| text.contains(&xorb.hash().to_string())).count(), 1, "{reported:?}");
     }
-    let copy = Store::new().await;
+    let copy = TestStore::new().await;
     assert_eq!(copy.restore(&archive).await.unwrap().xorb_count, 2);
-    // After the repair the next run takes it.
+    // The next run after the repair adds the xorbs.
     for (key, xorb) in keys.iter().zip(&xorbs).take(3) {
         store.blobs.damage(*key, xorb.bytes().to_vec());
     }
@@ -52,7 +52,7 @@ async fn bad_blob_is_reported_and_left_out_with_its_files() {
 
 #[tokio::test]
 async fn blob_with_another_valid_chunk_is_reported_with_the_chunk() {
-    let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
+    let (store, archive, mut rng) = (TestStore::new().await, SharedFile::archive(), rng());
     let xorb = noise(&mut rng, 200_000);
     store.add_xorb(&xorb).await;
     let mut other = xorb.bytes().to_vec();
@@ -63,10 +63,10 @@ async fn blob_with_another_valid_chunk_is_reported_with_the_chunk() {
     assert!(watch.0.lock().unwrap()[0].contains("chunk 2 of xorb"), "{watch:?}");
 }
 
-/// Unless no reader uses that bit.
+/// Except where no reader uses the flipped bit.
 #[tokio::test]
 async fn archive_with_a_flipped_bit_is_not_restored() {
-    let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
+    let (store, archive, mut rng) = (TestStore::new().await, SharedFile::archive(), rng());
     for _ in 0..2 {
         let xorb = mixed(&mut rng, 3);
         store.add_xorb(&xorb).await;
@@ -78,10 +78,10 @@ async fn archive_with_a_flipped_bit_is_not_restored() {
         let (at, bit) = (rng.random_range(0..sound.len()), rng.random_range(0..8));
         let mut bytes = sound.clone();
         bytes[at] ^= 1 << bit;
-        let copy = Store::new().await;
+        let copy = TestStore::new().await;
         if let Ok(restored) = copy.restore(&SharedFile::of(bytes)).await {
-            // A hash is at the head of every chunk of the archive, and only that of the last one
-            // counts.
+            // Every chunk of the archive begins with a hash, but only that of the last chunk is
+            // used.
             let is_unread = sound.len() > 0x8000 && (2..10).contains(&at);
             assert!(is_unread, "bit {bit} of byte {at}: {restored:?}");
             assert_same(&store, &copy).await;
@@ -89,10 +89,10 @@ async fn archive_with_a_flipped_bit_is_not_restored() {
     }
 }
 
-/// It is refused.
+/// The backup is refused.
 #[tokio::test]
 async fn backup_into_a_damaged_session_or_catalog_changes_nothing() {
-    let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
+    let (store, archive, mut rng) = (TestStore::new().await, SharedFile::archive(), rng());
     store.add_xorb(&mixed(&mut rng, 3)).await;
     store.back_up(&archive).await.unwrap();
     store.add_xorb(&mixed(&mut rng, 3)).await;
@@ -120,11 +120,11 @@ fn archive_of(blobs: &[(&str, &[u8])]) -> SharedFile {
 
 #[tokio::test]
 async fn a_file_that_is_no_backup_is_refused_by_both_and_not_touched() {
-    let store = Store::new().await;
+    let store = TestStore::new().await;
     let zeros = [0; 5000];
     let cases: [(SharedFile, &str); 7] = [
         (SharedFile::of(b"somebody's letter, long enough to be anything".to_vec()), "not a zorb backup"),
-        // For the format this is an empty archive.
+        // In the RCA format this is an empty archive.
         (SharedFile::of(zeros.to_vec()), "not a zorb backup"),
         (SharedFile::of([&zeros[..2], b"a picture"].concat()), "not a zorb backup"),
         (SharedFile::of(Vec::new()), "not a zorb backup"),
@@ -137,7 +137,7 @@ async fn a_file_that_is_no_backup_is_refused_by_both_and_not_touched() {
         let refused = store.back_up(&archive).await.unwrap_err();
         let BackupError::Archive(error) = refused else { panic!("{index}: {refused:?}") };
         assert!(error.to_string().contains(expected), "{index}: {error}");
-        let refused = Store::new().await.restore(&archive).await.unwrap_err();
+        let refused = TestStore::new().await.restore(&archive).await.unwrap_err();
         let RestoreError::Archive { source, .. } = refused else { panic!("{index}: {refused:?}") };
         assert!(source.to_string().contains(expected), "{index}: {source}");
         assert_eq!(archive.bytes(), before, "{index}");
@@ -147,9 +147,9 @@ async fn a_file_that_is_no_backup_is_refused_by_both_and_not_touched() {
 #[tokio::test]
 async fn unknown_blob_is_an_error_and_not_skipped() {
     let unknown = archive_of(&[("zorb-backup/1", b""), ("thumbnails/1", b"x")]);
-    let refused = Store::new().await.restore(&unknown).await.unwrap_err();
+    let refused = TestStore::new().await.restore(&unknown).await.unwrap_err();
     assert!(matches!(refused, RestoreError::Archive { source: ArchiveError::Malformed { .. }, .. }), "{refused:?}");
-    let refused = Store::new().await.back_up(&unknown).await.unwrap_err();
+    let refused = TestStore::new().await.back_up(&unknown).await.unwrap_err();
     assert!(matches!(refused, BackupError::Archive(ArchiveError::Malformed { .. })), "{refused:?}");
 }
 
@@ -174,12 +174,12 @@ fn file_page(record: &FileRecord) -> Vec<u8> {
 
 async fn restore_of(xorbs: &[u8], files: &[u8]) -> RestoreError {
     let archive = archive_of(&[("zorb-backup/1", b""), ("xorbs/1", xorbs), ("files/2", files)]);
-    Store::new().await.restore(&archive).await.unwrap_err()
+    TestStore::new().await.restore(&archive).await.unwrap_err()
 }
 
 #[tokio::test]
 async fn what_an_archive_says_of_itself_is_not_believed_but_computed() {
-    let (store, mut rng) = (Store::new().await, rng());
+    let (store, mut rng) = (TestStore::new().await, rng());
     let (a, b) = (mixed(&mut rng, 3), mixed(&mut rng, 3));
     store.add_xorb(&a).await;
     store.add_file("org/a", &[(&a, 0, 3)], None).await;
@@ -235,8 +235,8 @@ async fn records_that_make_no_sense_are_refused_at_every_length() {
     // Nor does it panic where a catalog or keys are expected.
     for name in ["catalog/1", "keys/1", "files/1"] {
         let archive = archive_of(&[("zorb-backup/1", b""), (name, &good)]);
-        assert!(is_malformed(&Store::new().await.restore(&archive).await.unwrap_err()), "{name}");
-        assert!(Store::new().await.back_up(&archive).await.is_err(), "{name}");
+        assert!(is_malformed(&TestStore::new().await.restore(&archive).await.unwrap_err()), "{name}");
+        assert!(TestStore::new().await.back_up(&archive).await.is_err(), "{name}");
     }
 }
 

@@ -1,13 +1,13 @@
-//! Later runs: they add what is new, and read what they must.
+//! Later runs: they add only new entries, and read little.
 
-use super::support::{SharedFile, Store, assert_same, mixed, noise, rng};
+use super::support::{SharedFile, TestStore, assert_same, mixed, noise, rng};
 use crate::blob::BlobStore;
-use crate::index::{ClaimState, Index};
+use crate::index::{ClaimState, XorbIndex};
 use crate::rca::{Event, Outline, ReadOptions};
 
 #[tokio::test]
 async fn a_run_after_which_nothing_has_come_changes_no_byte() {
-    let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
+    let (store, archive, mut rng) = (TestStore::new().await, SharedFile::archive(), rng());
     let xorb = mixed(&mut rng, 9);
     store.add_xorb(&xorb).await;
     store.add_file("org/a", &[(&xorb, 0, 9)], Some(1)).await;
@@ -20,7 +20,7 @@ async fn a_run_after_which_nothing_has_come_changes_no_byte() {
 
 #[tokio::test]
 async fn second_run_appends_new_data_and_reads_little_of_the_first() {
-    let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
+    let (store, archive, mut rng) = (TestStore::new().await, SharedFile::archive(), rng());
     for _ in 0..4 {
         let xorb = noise(&mut rng, 10 << 20);
         store.add_xorb(&xorb).await;
@@ -44,14 +44,14 @@ async fn second_run_appends_new_data_and_reads_little_of_the_first() {
     let read_len = archive.take_read_len_in(0, first_len);
     assert!(read_len < 1 << 20, "{read_len} of {first_len}");
     assert!(done.archive_read_len < 1 << 20, "{done:?}");
-    let copy = Store::new().await;
+    let copy = TestStore::new().await;
     copy.restore(&archive).await.unwrap();
     assert_same(&store, &copy).await;
 }
 
 #[tokio::test]
 async fn changed_file_is_written_again_and_the_last_record_counts() {
-    let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
+    let (store, archive, mut rng) = (TestStore::new().await, SharedFile::archive(), rng());
     let xorb = mixed(&mut rng, 4);
     store.add_xorb(&xorb).await;
     let file = store.add_file("org/a", &[(&xorb, 0, 4)], Some(1)).await;
@@ -61,14 +61,14 @@ async fn changed_file_is_written_again_and_the_last_record_counts() {
     store.settle(file, 1, ClaimState::Verified).await;
     assert_eq!(store.back_up(&archive).await.unwrap().file_count, 1);
     assert_eq!(store.back_up(&archive).await.unwrap().file_count, 0);
-    let copy = Store::new().await;
+    let copy = TestStore::new().await;
     assert_eq!(copy.restore(&archive).await.unwrap().file_count, 3);
     assert_same(&store, &copy).await;
 }
 
 #[tokio::test]
 async fn run_resumes_from_every_sync_where_the_last_one_may_stop() {
-    let (store, mut rng) = (Store::new().await, rng());
+    let (store, mut rng) = (TestStore::new().await, rng());
     let xorbs: Vec<_> = (0..3).map(|_| noise(&mut rng, 9 << 20)).collect();
     for xorb in &xorbs {
         store.add_xorb(xorb).await;
@@ -82,12 +82,12 @@ async fn run_resumes_from_every_sync_where_the_last_one_may_stop() {
     for (index, snapshot) in snapshots.into_iter().enumerate() {
         let archive = SharedFile::of(snapshot);
         // It is readable as it is, and what it has is whole.
-        let partial = Store::new().await;
+        let partial = TestStore::new().await;
         let had = partial.restore(&archive).await.unwrap();
         let done = store.back_up(&archive).await.unwrap();
         assert_eq!(had.xorb_count + done.xorb_count, 3, "{index}");
         assert_eq!(had.file_count + done.file_count, 3, "{index}");
-        let copy = Store::new().await;
+        let copy = TestStore::new().await;
         copy.restore(&archive).await.unwrap();
         assert_same(&store, &copy).await;
         // The next run finds a catalog and need not read the data after it again.
@@ -99,7 +99,7 @@ async fn run_resumes_from_every_sync_where_the_last_one_may_stop() {
 
 #[tokio::test]
 async fn an_outline_finds_catalogs_in_sessions_of_their_own() {
-    let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
+    let (store, archive, mut rng) = (TestStore::new().await, SharedFile::archive(), rng());
     for _ in 0..3 {
         store.add_xorb(&mixed(&mut rng, 3)).await;
         store.back_up(&archive).await.unwrap();
@@ -118,18 +118,18 @@ async fn an_outline_finds_catalogs_in_sessions_of_their_own() {
 
 #[tokio::test]
 async fn deleted_xorb_stays_in_the_archive_without_harm() {
-    let (store, archive, mut rng) = (Store::new().await, SharedFile::archive(), rng());
+    let (store, archive, mut rng) = (TestStore::new().await, SharedFile::archive(), rng());
     let (retained, gone) = (mixed(&mut rng, 2), mixed(&mut rng, 2));
     store.add_xorb(&retained).await;
     store.add_xorb(&gone).await;
     store.back_up(&archive).await.unwrap();
     // As a store that never had it: nothing deletes live rows yet.
-    let smaller = Store::new().await;
+    let smaller = TestStore::new().await;
     smaller.add_xorb(&retained).await;
     assert_eq!(smaller.back_up(&archive).await.unwrap().added_len, 0);
     store.blobs.delete(store.blobs.key_of(gone.hash())).await.unwrap();
     assert_eq!(store.back_up(&archive).await.unwrap().problem_count, 0, "what the archive has is not read again");
-    let copy = Store::new().await;
+    let copy = TestStore::new().await;
     assert_eq!(copy.restore(&archive).await.unwrap().xorb_count, 2);
     assert_eq!(copy.index.totals().await.unwrap().xorb_count, 2);
 }

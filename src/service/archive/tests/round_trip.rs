@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::support::{Reported, SharedFile, Store, assert_same, brimful, mixed, rng};
+use super::support::{Reported, SharedFile, TestStore, assert_same, brimful, mixed, rng};
 use crate::format::FileHash;
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
 use crate::format::shard::Sha256;
-use crate::index::{ClaimState, Index, Reader};
+use crate::index::{ClaimState, FileIndex, Reader};
 use crate::runtime::clock::Timestamp;
 use crate::service::access::KeyRing;
 
@@ -14,7 +14,7 @@ use crate::service::access::KeyRing;
 #[tokio::test]
 async fn restored_store_equals_the_first() {
     let mut rng = rng();
-    let store = Store::new().await;
+    let store = TestStore::new().await;
     let (a, b, c) = (mixed(&mut rng, 40), mixed(&mut rng, 1), mixed(&mut rng, 7));
     for xorb in [&a, &b, &c] {
         store.add_xorb(xorb).await;
@@ -33,7 +33,7 @@ async fn restored_store_equals_the_first() {
     assert_eq!((done.left_out_count, done.waiting_count, done.added_keys), (0, 0, false));
     assert_eq!(done.archive_len, archive.len());
 
-    let copy = Store::new().await;
+    let copy = TestStore::new().await;
     let restored = copy.restore(&archive).await.unwrap();
     assert_eq!((restored.xorb_count, restored.file_count), (3, 4));
     assert!(restored.keys.is_none() && !restored.trailing_garbage);
@@ -45,14 +45,14 @@ async fn restored_store_equals_the_first() {
 
 #[tokio::test]
 async fn dedup_of_a_restored_file_is_as_before_for_its_owner_only() {
-    let (store, mut rng) = (Store::new().await, rng());
+    let (store, mut rng) = (TestStore::new().await, rng());
     let (a, b) = (mixed(&mut rng, 5), mixed(&mut rng, 5));
     store.add_xorb(&a).await;
     store.add_xorb(&b).await;
     store.add_file("org/a", &[(&a, 2, 4)], None).await;
     let archive = SharedFile::archive();
     store.back_up(&archive).await.unwrap();
-    let copy = Store::new().await;
+    let copy = TestStore::new().await;
     copy.restore(&archive).await.unwrap();
     let (first, second) = (a.xorb().chunk_hashes()[2], a.xorb().chunk_hashes()[3]);
     let lease = Timestamp::from_millis(0);
@@ -65,7 +65,7 @@ async fn dedup_of_a_restored_file_is_as_before_for_its_owner_only() {
 
 #[tokio::test]
 async fn empty_store_round_trips_to_an_empty_store() {
-    let (store, copy, archive) = (Store::new().await, Store::new().await, SharedFile::archive());
+    let (store, copy, archive) = (TestStore::new().await, TestStore::new().await, SharedFile::archive());
     let before = archive.bytes();
     let done = store.back_up(&archive).await.unwrap();
     assert_eq!((done.xorb_count, done.file_count, done.added_len), (0, 0, 0));
@@ -77,7 +77,8 @@ async fn empty_store_round_trips_to_an_empty_store() {
 
 #[tokio::test]
 async fn a_xorb_that_is_longer_than_64_mib_when_serialized_comes_back() {
-    let (store, copy, archive, mut rng) = (Store::new().await, Store::new().await, SharedFile::archive(), rng());
+    let (store, copy, archive, mut rng) =
+        (TestStore::new().await, TestStore::new().await, SharedFile::archive(), rng());
     let full = brimful(&mut rng);
     assert!(full.bytes().len() as u64 > MAX_XORB_SERIALIZED_LEN);
     store.add_xorb(&full).await;
@@ -88,15 +89,15 @@ async fn a_xorb_that_is_longer_than_64_mib_when_serialized_comes_back() {
 
 #[tokio::test]
 async fn keys_are_archived_only_on_request_and_the_last_ones_count() {
-    let (store, archive) = (Store::new().await, SharedFile::archive());
+    let (store, archive) = (TestStore::new().await, SharedFile::archive());
     let (ring, watch) = (KeyRing::new([9; 32]), Arc::new(Reported::default()));
     store.back_up(&archive).await.unwrap();
-    assert!(Store::new().await.restore(&archive).await.unwrap().keys.is_none());
+    assert!(TestStore::new().await.restore(&archive).await.unwrap().keys.is_none());
     for keys in [&ring, &ring.rotated([8; 32]).unwrap()] {
         assert!(store.back_up_with(&archive, Some(keys), &watch).await.unwrap().added_keys);
         let len = archive.len();
         assert!(!store.back_up_with(&archive, Some(keys), &watch).await.unwrap().added_keys);
         assert_eq!(archive.len(), len);
-        assert_eq!(Store::new().await.restore(&archive).await.unwrap().keys.as_ref(), Some(keys));
+        assert_eq!(TestStore::new().await.restore(&archive).await.unwrap().keys.as_ref(), Some(keys));
     }
 }

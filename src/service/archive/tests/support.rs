@@ -1,4 +1,4 @@
-//! Stores with something in them, and archives that several runs share.
+//! Stores with contents, and archives that several runs share.
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex};
@@ -8,6 +8,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use tempfile::TempDir;
 
 use crate::blob::memory::MemoryBlobStore;
+use crate::blob::records::memory::MemoryRecordStore;
 use crate::blob::{BlobKey, BlobStore, Draft};
 use crate::format::compression::Policy;
 use crate::format::merkle::Aggregator;
@@ -16,14 +17,15 @@ use crate::format::xorb::{BuiltXorb, RepackMode, VerifiedXorb, XorbBuilder, veri
 use crate::format::{ByteRange, ChunkRange, FileHash, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{
-    Allowance, Claim, ClaimState, FileRecord, Index, NewFile, NewXorb, ObjectIndex, Registered, Registration, Staging,
-    Ticket,
+    Allowance, ArchiveIndex, Claim, ClaimIndex, ClaimState, FileRecord, NewFile, NewXorb, ObjectIndex, RegisterIndex,
+    Registered, Registration, Staging, Ticket, XorbIndex,
 };
 use crate::rca::Storage;
-use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{ManualClock, Timestamp};
+use crate::runtime::metrics::Metrics;
 use crate::service::access::KeyRing;
-use crate::service::archive::{BackedUp, BackupError, Origin, RestoreError, Restored, Target, Watch, empty_archive};
+use crate::service::archive::{BackedUp, BackupError, RestoreError, Restored, Watch, empty_archive};
+use crate::service::{Settings, Store};
 
 pub(super) const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
@@ -35,13 +37,13 @@ pub(super) fn rng() -> StdRng {
 }
 
 /// A store in memory.
-pub(super) struct Store {
+pub(super) struct TestStore {
     _directory: TempDir,
     pub(super) blobs: MemoryBlobStore,
     pub(super) index: SqliteIndex,
 }
 
-impl Store {
+impl TestStore {
     pub(super) async fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
@@ -124,27 +126,25 @@ impl Store {
         keys: Option<&KeyRing>,
         watch: &Arc<Reported>,
     ) -> Result<BackedUp, BackupError> {
-        let origin =
-            Origin { blobs: Arc::new(self.blobs.clone()), index: Arc::new(self.index.clone()), pool: Pool::new(2) };
         let watch: Arc<dyn Watch> = Arc::clone(watch) as Arc<dyn Watch>;
-        origin.back_up(archive.handle(), keys, watch).await
+        self.store(2).back_up(archive.handle(), keys, watch).await
     }
 
     /// Restores into this store, which should be empty.
     pub(super) async fn restore(&self, archive: &SharedFile) -> Result<Restored, RestoreError> {
-        let target = Target {
-            blobs: Arc::new(self.blobs.clone()),
-            index: Arc::new(self.index.clone()),
-            clock: Arc::new(ManualClock::new(NOW)),
-            pool: Pool::new(3),
-            mode: RepackMode::Compressed,
-        };
-        target.restore(archive.handle(), Arc::new(Reported::default())).await
+        self.store(3).restore(archive.handle(), RepackMode::Compressed, Arc::new(Reported::default())).await
+    }
+
+    fn store(&self, verify_worker_count: usize) -> Arc<Store> {
+        let (blobs, records) = (Arc::new(self.blobs.clone()), Arc::new(MemoryRecordStore::new()));
+        let (clock, metrics) = (Arc::new(ManualClock::new(NOW)), Arc::new(Metrics::new()));
+        let settings = Settings::over(blobs, records, Arc::new(self.index.clone()), clock, metrics);
+        Store::new(&Settings { verify_worker_count, ..settings })
     }
 }
 
 /// Everything of both stores is equal, bytes of xorbs included.
-pub(super) async fn assert_same(a: &Store, b: &Store) {
+pub(super) async fn assert_same(a: &TestStore, b: &TestStore) {
     let sorted = |mut hashes: Vec<XorbHash>| {
         hashes.sort_unstable_by_key(|hash| *hash.as_bytes());
         hashes
@@ -216,7 +216,7 @@ pub(super) fn mixed(rng: &mut StdRng, chunk_count: usize) -> Xorb {
     builder.finish().unwrap().into()
 }
 
-/// A xorb of so many bytes that do not compress.
+/// A xorb of this many incompressible bytes.
 pub(super) fn noise(rng: &mut StdRng, len: usize) -> Xorb {
     let mut bytes = vec![0; len];
     rng.fill_bytes(&mut bytes);
@@ -241,7 +241,7 @@ impl Watch for Reported {
     }
 }
 
-/// A file in memory that can be opened again, and says which of its bytes were read.
+/// A file in memory that can be opened again, and records which of its bytes were read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedFile {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -274,7 +274,7 @@ impl SharedFile {
         reads.iter().map(|(from, to)| to.min(&end).saturating_sub(*from.max(&start))).sum()
     }
 
-    /// From now on, records every state in which a machine may crash.
+    /// Records from now on every state in which a machine may crash.
     pub(super) fn keep_snapshots(&self) {
         *self.snapshots.lock().unwrap() = Some(vec![self.bytes()]);
     }

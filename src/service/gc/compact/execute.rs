@@ -6,16 +6,17 @@ use super::super::{GcAbort, Pace, Policy, Tally};
 use super::{CompactionPlan, MinLive, Move};
 use crate::format::XorbHash;
 use crate::runtime::telemetry::chain;
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::error::StoreError;
 use crate::service::fsck::Presence;
 
 /// The result of a compaction.
 #[derive(Debug, Default)]
 pub struct Compacted {
-    /// Xorbs that no file refers to any more; a collection deletes them after their grace period.
+    /// Old xorbs that no file refers to any more; a collection deletes them after their grace
+    /// period.
     pub rewritten: Tally,
-    /// New xorbs.
+    /// New xorbs that were made.
     pub made: Tally,
     /// New xorbs that existed already, as after an interrupted run.
     pub found: Tally,
@@ -27,7 +28,7 @@ pub struct Compacted {
     pub damaged: u64,
     /// Xorbs and files with a failure; the next run tries again.
     pub failed: u64,
-    /// The failure that has ended it.
+    /// The failure that ended the run early.
     pub failure: Option<StoreError>,
     /// Whether it was stopped before its end.
     pub is_stopped: bool,
@@ -35,21 +36,21 @@ pub struct Compacted {
 
 /// A compaction that is under way.
 pub(super) struct Running<'a> {
-    pub(super) cas: &'a Cas,
+    pub(super) store: &'a Store,
     pub(super) presence: Presence,
     pub(super) pace: &'a Pace,
-    /// The new places of needed chunks of old xorbs.
+    /// The new positions of the copied chunks, by old xorb.
     pub(super) moves: HashMap<XorbHash, Move>,
     pub(super) done: Compacted,
 }
 
-impl Cas {
-    /// Plans and compacts, and counts both. `presence` says whether another process may publish
-    /// xorbs.
+impl Store {
+    /// Plans a compaction and executes it, and counts both in the metrics. `presence` says whether
+    /// another process may publish xorbs.
     ///
     /// # Errors
     ///
-    /// See [`GcAbort`]; nothing was done then.
+    /// See [`GcAbort`]; then nothing was changed.
     pub async fn compact_garbage(
         &self,
         policy: Policy,
@@ -66,12 +67,11 @@ impl Cas {
         }
     }
 
-    /// Executes a plan. A failure of the store ends it; what was done until then counts, and the
-    /// next run does the rest. Only one process at a time may do this to a store, the one that may
-    /// delete blobs.
+    /// Executes a plan. A failure of the store ends it; completed steps stay, and the next run does
+    /// the rest. Only the process that may delete blobs of a store may call this.
     pub async fn compact(&self, plan: CompactionPlan, presence: Presence, pace: &Pace) -> Compacted {
         let (moves, done) = (HashMap::new(), Compacted::default());
-        let mut running = Running { cas: self, presence, pace, moves, done };
+        let mut running = Running { store: self, presence, pace, moves, done };
         let result = running.run(&plan).await;
         let Running { mut done, .. } = running;
         if let Err(error) = result {
@@ -95,8 +95,9 @@ impl Cas {
 impl Running<'_> {
     async fn run(&mut self, plan: &CompactionPlan) -> Result<(), StoreError> {
         for rewrite in &plan.rewrites {
-            // If the clock was set back since the plan was made, new xorbs would look old.
-            if self.cas.clock.now() < plan.made || !self.pace.next().await {
+            // If the clock was set back since the plan was made, new xorbs would get a time that is
+            // too early. Their grace period would then end too early.
+            if self.store.clock.now() < plan.made || !self.pace.next().await {
                 self.done.is_stopped = true;
             }
             if self.done.is_stopped {
@@ -104,7 +105,7 @@ impl Running<'_> {
             }
             self.copy(rewrite).await?;
         }
-        // After a stop nothing is switched: the next run finds the copies again.
+        // After a stop no file is switched. The copies are not lost: the next run finds them.
         if self.done.is_stopped {
             return Ok(());
         }
@@ -113,13 +114,13 @@ impl Running<'_> {
         switched.and(counted)
     }
 
-    /// Counts the old xorbs without any reference left.
+    /// Counts the old xorbs that have no references left.
     async fn count_rewritten(&mut self, plan: &CompactionPlan) -> Result<(), StoreError> {
         for source in plan.rewrites.iter().flat_map(|rewrite| &rewrite.sources) {
             if !self.moves.contains_key(&source.xorb) {
                 continue;
             }
-            if self.cas.index.find_life(source.xorb).await?.is_none_or(|life| !life.is_referenced) {
+            if self.store.index.find_life(source.xorb).await?.is_none_or(|life| !life.is_referenced) {
                 self.done.rewritten.add(source.serialized_len);
             }
         }

@@ -1,39 +1,41 @@
 //! Compaction: rewrites xorbs of which files need only a small part, so that the rest can be
 //! deleted.
 //!
-//! A collection deletes whole xorbs, and one needed chunk retains all of a xorb.
-//! [`Cas::plan_compaction`] finds xorbs with less than a share of needed bytes, and plans new xorbs
-//! of their needed chunks; [`Cas::compact`] makes them. Files keep their hashes, and terms their
-//! lengths and chunks: only the xorb of a term and its first chunk there change. The old xorbs are
-//! left to the collection, which deletes them after the whole grace period. Until then both exist:
-//! compaction takes space first and frees more three weeks later.
+//! A collection deletes only whole xorbs, so one needed chunk retains all of a xorb.
+//! [`Store::plan_compaction`] finds xorbs whose share of needed bytes is below a limit, and plans
+//! new xorbs of their needed chunks. [`Store::compact`] makes the new xorbs and switches the files
+//! to them. A file keeps its hash, and a term its length and its bytes. Only the xorb that the term
+//! names changes, and the indexes of the chunks there. The old xorbs are left to the collection,
+//! which deletes them after the whole grace period. Until then the old and the new xorbs exist, so
+//! compaction takes space first and frees more later.
 //!
 //! # Invariants
 //!
 //! * A reader of a file gets its old terms or its new ones, and both are valid during the grace
 //!   period.
-//! * A new xorb is verified like an upload, chunk by chunk against the rows of the old ones. It is
-//!   durable and live before a term names it. Before a file is switched, its hash is computed anew
-//!   from its new terms.
-//! * The old xorbs of a new one all have the same owners, which become its owners: dedup scopes do
-//!   not change.
-//! * A file is switched in one transaction, if its terms are still those that were planned. Before
-//!   that, a record of its new terms is durable, so that the index can be rebuilt after the old
-//!   xorbs are deleted.
+//! * A new xorb is verified like an upload, chunk by chunk against the rows of the old xorbs. It is
+//!   durable and live before a term names it. Before a file is switched, its hash is computed from
+//!   its new terms, and must be the same.
+//! * The sources of a new xorb all have the same owners, which become its owners. So dedup scopes
+//!   do not change.
+//! * A file is switched in one transaction, only if its terms are still those from which the new
+//!   terms were made. Before the transaction, a record of its new terms is durable, so that the
+//!   index can be rebuilt after the old xorbs are deleted.
 //!
-//! The order of steps: new xorbs one by one, each durable, live and endowed; then files, some at a
-//! time. An old xorb that loses its last file is touched by that. A crash leaves new xorbs without
-//! references. The next compaction finds them when it makes the same plan, or a collection deletes
-//! them. It may also leave a record of terms that were not switched, which is as true as the
-//! others. Failures are left to the next run.
+//! The order of steps: first the new xorbs are made one by one. Each becomes durable and live, and
+//! is endowed, which means that it gets the owners and dedup chunks of its sources. Then files are
+//! switched, some at a time. When an old xorb loses its last file, its grace period begins. A crash
+//! leaves new xorbs without references. The next compaction finds them when it makes the same plan,
+//! or a collection deletes them. A crash may also leave a record of terms that were not switched;
+//! it is valid, since the old and the new xorbs exist. The next run tries again what has failed.
 //!
 //! When anything is inconsistent, nothing is rewritten, as in a collection. Only xorbs that were
-//! not touched during the grace period are rewritten, so that those in use are not rewritten again
-//! and again. One process at a time does this to a store: the one that may delete blobs.
+//! not touched during the grace period are rewritten, so that xorbs in use are not rewritten
+//! repeatedly. Only the process that may delete blobs of a store compacts it.
 //!
-//! Clients that download for longer than their URLs are valid request the plan again, and stock
-//! clients fail when it has changed. So such a download must be restarted if its file was switched
-//! meanwhile.
+//! When the URLs of a download expire, the client requests the reconstruction again. Stock clients
+//! fail if the new reconstruction differs. So a download that outlives its URLs must be restarted
+//! if the file was switched meanwhile.
 
 mod copy;
 mod execute;
@@ -46,9 +48,9 @@ pub use self::plan::{CompactionPlan, NotRewritten};
 use crate::format::shard::Term;
 use crate::format::{ChunkRange, XorbHash};
 #[cfg(doc)]
-use crate::service::Cas;
+use crate::service::Store;
 
-/// The share of a xorb's bytes below which it is rewritten; more than 0 and at most 1.
+/// The share of needed bytes below which a xorb is rewritten; more than 0 and at most 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MinLive(f64);
 
@@ -65,15 +67,16 @@ impl MinLive {
         self.0
     }
 
-    /// Whether a xorb of so many bytes is rewritten when so many are needed.
-    fn is_missed_by(self, live_len: u64, serialized_len: u64) -> bool {
-        // Xorbs are shorter than 2^32 bytes; longer ones are left alone.
+    /// Whether a xorb of `serialized_len` bytes is rewritten when `live_len` of them are needed.
+    fn is_above_live(self, live_len: u64, serialized_len: u64) -> bool {
+        // A xorb is shorter than 2^32 bytes. If its row states more, the row is wrong, and the xorb
+        // is not rewritten.
         let (Ok(live), Ok(all)) = (u32::try_from(live_len), u32::try_from(serialized_len)) else { return false };
         live < all && f64::from(live) < self.0 * f64::from(all)
     }
 }
 
-/// The part of an old xorb that a new one has.
+/// An old xorb, and the part of it that is copied to a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The old xorb.
@@ -82,11 +85,12 @@ pub struct Source {
     pub serialized_len: u64,
     /// Bytes of it that files need.
     pub live_len: u64,
-    /// These chunks: ascending, and neither overlapping nor touching.
+    /// The needed chunks as runs (ranges of consecutive chunks), ascending, neither overlapping nor
+    /// touching.
     pub runs: Vec<ChunkRange>,
 }
 
-/// A xorb that is to be made of needed chunks of others.
+/// A new xorb, and the old xorbs whose needed chunks it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewrite {
     /// The new xorb.
@@ -97,15 +101,15 @@ pub struct Rewrite {
     pub chunk_count: u32,
     /// Its sources, in this order; all runs of a source are together.
     pub sources: Vec<Source>,
-    /// The owners of each of the sources.
+    /// The owners of every source: all sources have the same.
     owners: Vec<String>,
 }
 
-/// The new places of chunks of an old xorb.
+/// The new positions of chunks of an old xorb.
 #[derive(Clone, Debug)]
 struct Move {
     to: XorbHash,
-    /// Runs of the old xorb, ascending, and the chunk of the new one with which each begins.
+    /// Runs of the old xorb, ascending. With each, the index of its first chunk in the new xorb.
     runs: Vec<(ChunkRange, u32)>,
 }
 
@@ -123,10 +127,11 @@ impl Move {
         })
     }
 
-    /// The same chunks by the new xorb; `None` where they were not copied.
+    /// The term of the new xorb with the same chunks. `None` if these chunks were not copied in one
+    /// run.
     fn of(&self, term: &Term) -> Option<Term> {
-        let behind = self.runs.partition_point(|(run, _)| run.start() <= term.chunks.start());
-        let (run, start) = self.runs.get(behind.checked_sub(1)?)?;
+        let run_count = self.runs.partition_point(|(run, _)| run.start() <= term.chunks.start());
+        let (run, start) = self.runs.get(run_count.checked_sub(1)?)?;
         if run.end() < term.chunks.end() {
             return None;
         }
@@ -178,8 +183,8 @@ mod tests {
     fn a_xorb_is_rewritten_below_the_share_and_not_at_it() {
         assert!([0.0, -0.5, 1.01, f64::NAN, f64::INFINITY].iter().all(|share| MinLive::new(*share).is_none()));
         let half = MinLive::new(0.5).unwrap();
-        assert!(half.is_missed_by(49, 100) && !half.is_missed_by(50, 100) && !half.is_missed_by(51, 100));
+        assert!(half.is_above_live(49, 100) && !half.is_above_live(50, 100) && !half.is_above_live(51, 100));
         let all = MinLive::new(1.0).unwrap();
-        assert!(all.is_missed_by(99, 100) && !all.is_missed_by(100, 100) && !all.is_missed_by(101, 100));
+        assert!(all.is_above_live(99, 100) && !all.is_above_live(100, 100) && !all.is_above_live(101, 100));
     }
 }

@@ -1,5 +1,5 @@
-//! Assigns needed chunks to new xorbs. The same store always gives the same new xorbs, so that the
-//! next run finds those of an interrupted one.
+//! Assigns needed chunks to new xorbs. From the same xorbs and files it always makes the same new
+//! xorbs, so that the next run finds those of an interrupted run.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,10 +10,10 @@ use crate::format::merkle::Aggregator;
 use crate::format::xorb::Layout;
 use crate::format::{ChunkRange, XorbHash};
 use crate::index::XorbContents;
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::error::StoreError;
 
-/// Xorbs whose chunk hashes are in memory at once: 330 KiB each at most.
+/// Sources whose chunk hashes are in memory at once: 330 KiB each at most.
 const BATCH_COUNT: usize = 64;
 
 /// A xorb that is to be rewritten.
@@ -25,7 +25,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// The needed chunks of this xorb; `None` where it does not have them.
+    /// The needed chunks of a xorb; `None` where the xorb does not have them.
     pub(super) fn new(xorb: XorbHash, layout: &Layout, runs: Vec<ChunkRange>) -> Option<Self> {
         let (mut live_len, mut raw_len) = (0_u64, 0_u64);
         for run in &runs {
@@ -40,7 +40,7 @@ impl Found {
     }
 }
 
-/// The contents of one new xorb.
+/// The sources of one new xorb, and their sums.
 #[derive(Debug, Default)]
 struct Load {
     found: Vec<Found>,
@@ -50,8 +50,8 @@ struct Load {
 }
 
 impl Load {
-    /// Whether it fits. The chunks of one xorb always fit into an empty one: they were in a xorb
-    /// before.
+    /// Whether the needed chunks of another source fit, too. An empty load takes any source,
+    /// because its chunks were in one xorb before.
     fn takes(&self, found: &Found) -> bool {
         self.found.is_empty()
             || (self.serialized_len.saturating_add(found.source.live_len) <= MAX_XORB_SERIALIZED_LEN
@@ -67,8 +67,8 @@ impl Load {
     }
 }
 
-/// Adds each to the last xorb, or to a new one where that is full. The chunks of one xorb stay
-/// together, so that it is replaced as a whole, or not at all.
+/// Distributes the found xorbs to new xorbs, in the given order. The needed chunks of an old xorb
+/// stay together, so that the old xorb is replaced as a whole or not at all.
 fn loads(found: Vec<Found>) -> Vec<Load> {
     let mut loads: Vec<Load> = Vec::new();
     for found in found {
@@ -84,7 +84,7 @@ fn loads(found: Vec<Found>) -> Vec<Load> {
     loads
 }
 
-impl Cas {
+impl Store {
     /// Packs needed chunks into new xorbs, in the order of the hashes' bytes. Xorbs with different
     /// owners are not mixed.
     pub(super) async fn pack(&self, found: Vec<Found>) -> Result<Vec<Rewrite>, GcAbort> {
@@ -110,7 +110,7 @@ impl Cas {
         Ok(rewrites)
     }
 
-    /// The hash of the xorb that has these chunks.
+    /// The hash of a xorb that has the needed chunks of these sources, in this order.
     async fn hash_of(&self, sources: &[Source]) -> Result<XorbHash, GcAbort> {
         let mut aggregator = Aggregator::new();
         for batch in sources.chunks(BATCH_COUNT) {
@@ -126,13 +126,13 @@ impl Cas {
                 }
                 Ok::<_, GcAbort>(aggregator)
             };
-            aggregator = self.verify_pool.run(push).await?;
+            aggregator = self.pool.run(push).await?;
         }
         Ok(aggregator.xorb_hash())
     }
 }
 
-/// Adds these chunks of a xorb; `None` where it does not have them.
+/// Adds these chunks of a xorb to the aggregator; `None` if the xorb does not have them.
 fn push(aggregator: &mut Aggregator, contents: &XorbContents, runs: &[ChunkRange]) -> Option<()> {
     for run in runs {
         let places = contents.layout.chunks_in(*run)?;
@@ -167,7 +167,7 @@ mod tests {
         }
         let small = |byte| found(byte, 1, 1, 1);
         assert_eq!(counts((0..100).map(small).collect()), [100]);
-        // One that is alone is accepted also where its serialization is longer than the limit.
+        // A single source is accepted even if its serialization is longer than the limit.
         let longest = found(1, MAX_XORB_SERIALIZED_LEN + 9, MAX_XORB_RAW_LEN, 7);
         assert_eq!(counts(vec![small(0), longest, small(2), small(3)]), [1, 1, 2]);
         assert_eq!(counts(Vec::new()), [0; 0]);

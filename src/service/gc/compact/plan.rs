@@ -1,9 +1,10 @@
-//! The plan of a compaction: a value that can be printed, and that changes nothing.
+//! The plan of a compaction. Making a plan changes nothing.
 //!
-//! Xorbs are read in windows, in the order of their hashes. For each window all terms of all files
-//! are read once, a page at a time. Memory holds a bit for every chunk of the xorbs of a window, 32
-//! MiB at most. It also holds the result, which [`MAX_FOUND_COUNT`] and [`MAX_RUN_COUNT`] bound.
-//! The next plan has the rest.
+//! Xorbs are read in windows, in the order of their hashes. A candidate is a xorb that may have to
+//! be rewritten. For each window with candidates all terms of all files are read once, a page at a
+//! time. Memory holds a bit for every chunk of the xorbs of a window, 32 MiB at most. It also holds
+//! the result, which [`MAX_FOUND_COUNT`] and [`MAX_RUN_COUNT`] bound. Xorbs beyond these limits are
+//! left to the next plan.
 
 use std::collections::HashMap;
 
@@ -15,32 +16,33 @@ use crate::format::limits::MAX_XORB_CHUNK_COUNT;
 use crate::format::{ChunkRange, FileHash, XorbHash};
 use crate::index::{TermRow, XorbLife, XorbState};
 use crate::runtime::clock::Timestamp;
-use crate::service::Cas;
+use crate::service::Store;
 use crate::service::error::StoreError;
 
 /// Xorbs of one window: 1 KiB each at most, for the greatest number of chunks of a xorb.
 const WINDOW_COUNT: usize = 32_768;
 
-/// Xorbs of one plan that are rewritten, at most: a TiB of full ones.
+/// Maximum number of xorbs that one plan rewrites: a TiB of full ones.
 const MAX_FOUND_COUNT: usize = 16_384;
 
-/// Runs of chunks of one plan, at most: 8 MiB, and 32 for the lookup table of a switch.
+/// Maximum number of runs (ranges of consecutive needed chunks) in one plan. They take 8 MiB, and
+/// 32 MiB in the lookup table with which files are switched.
 const MAX_RUN_COUNT: usize = 1 << 20;
 
 /// Terms that are processed before other tasks run.
 const STEP_TERM_COUNT: usize = 4096;
 
-/// Why xorbs stay as they are. Xorbs without any reference are left to a collection, and not among
-/// them.
+/// Xorbs that are not rewritten, by reason. Xorbs without any reference are not counted: a
+/// collection deletes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotRewritten {
     /// Files need enough of it.
     pub needed: Tally,
-    /// It was touched less than the grace ago.
+    /// It was touched during the last grace period.
     pub in_grace: Tally,
     /// Its blob is known to be damaged.
     pub damaged: Tally,
-    /// It would be rewritten, but the plan is full: the next one has it.
+    /// It would be rewritten, but this plan is full. The next plan has it.
     pub left_off: Tally,
 }
 
@@ -73,7 +75,7 @@ impl CompactionPlan {
         tally
     }
 
-    /// The xorbs that would replace them. This space is needed first.
+    /// The new xorbs. Their space is needed before that of the old ones is freed.
     #[must_use]
     pub fn made(&self) -> Tally {
         let mut tally = Tally::default();
@@ -88,21 +90,22 @@ impl CompactionPlan {
     }
 }
 
-/// Some consecutive xorbs.
+/// Some consecutive xorbs, in the order of their hashes.
 struct Window {
+    /// The window begins behind this xorb; `None` for the first window.
     after: Option<XorbHash>,
-    /// The last one; `None` where there are none after it.
+    /// The last xorb; `None` if the window extends to the last xorb of the store.
     last: Option<XorbHash>,
-    /// The visible ones, with their needed chunks; `None` where a xorb is no candidate.
+    /// The visible xorbs of the window, with their needed chunks; `None` if a xorb is no candidate.
     visible: HashMap<XorbHash, Option<Chunks>>,
 }
 
-/// Chunks of a xorb that files need: a bit for each.
+/// The chunks of a xorb that files need: one bit for each chunk.
 #[derive(Default)]
 struct Chunks(Vec<u64>);
 
 impl Chunks {
-    /// Adds some; returns whether a xorb can have them.
+    /// Adds a range. Returns false if no xorb can have so many chunks.
     fn add(&mut self, chunks: ChunkRange) -> bool {
         if chunks.end() > MAX_XORB_CHUNK_COUNT {
             return false;
@@ -138,7 +141,7 @@ impl Chunks {
 }
 
 impl Window {
-    /// Whether this xorb belongs to it, existing or not.
+    /// Whether this hash is in the window, even if no such xorb exists.
     fn covers(&self, xorb: &XorbHash) -> bool {
         self.after.is_none_or(|after| xorb.as_bytes() > after.as_bytes())
             && self.last.is_none_or(|last| xorb.as_bytes() <= last.as_bytes())
@@ -148,8 +151,8 @@ impl Window {
         self.visible.values().any(Option::is_some)
     }
 
-    /// Adds the needs of a run of terms; returns the xorbs of this window that it names and that do
-    /// not exist.
+    /// Adds the chunks that these terms need. Returns the xorbs of this window that the terms name
+    /// and that do not exist.
     fn take(&mut self, row: &TermRow) -> Result<Vec<XorbHash>, GcAbort> {
         let mut unknown = Vec::new();
         for term in &row.terms {
@@ -170,7 +173,7 @@ impl Window {
     }
 }
 
-impl Cas {
+impl Store {
     /// Plans a compaction as of now. Changes nothing. Reads the row of every xorb and, if any may
     /// be rewritten, the terms of every file.
     ///
@@ -179,17 +182,19 @@ impl Cas {
     /// See [`GcAbort`].
     pub async fn plan_compaction(&self, policy: Policy, min_live: MinLive) -> Result<CompactionPlan, GcAbort> {
         let made = self.clock.now();
-        GcAbort::of_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
+        GcAbort::check_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
         let mut plan = CompactionPlan { made, rewrites: Vec::new(), retained: NotRewritten::default() };
         let idle_since = before(made, policy.grace);
         let (mut found, mut run_count, mut after) = (Vec::new(), 0_usize, None);
         loop {
             let mut window = self.read_window(&mut plan.retained, after, idle_since).await?;
+            // Even without candidates the terms are read if something is to be rewritten: reading
+            // them checks that the xorbs of this window exist.
             if window.has_candidates() || !found.is_empty() {
                 self.read_needs(&mut window).await?;
             }
             let last = window.last;
-            self.find_missing(&mut plan.retained, window, min_live, (&mut found, &mut run_count)).await?;
+            self.find_sparse(&mut plan.retained, window, min_live, (&mut found, &mut run_count)).await?;
             after = last;
             if after.is_none() {
                 break;
@@ -199,6 +204,7 @@ impl Cas {
         Ok(plan)
     }
 
+    /// Reads the rows of the xorbs behind `after`, and counts the retained ones.
     async fn read_window(
         &self,
         retained: &mut NotRewritten,
@@ -211,7 +217,7 @@ impl Cas {
             let lives = self.index.xorb_lives(window.last, LIFE_PAGE_COUNT).await.map_err(StoreError::from)?;
             let now = self.clock.now();
             for life in &lives {
-                GcAbort::of_clock(now, life.since)?;
+                GcAbort::check_clock(now, life.since)?;
                 if let XorbLife { hash, state: XorbState::Live | XorbState::Condemned, .. } = *life {
                     let chunks = consider(retained, life, idle_since).then(Chunks::default);
                     window.visible.insert(hash, chunks);
@@ -227,7 +233,7 @@ impl Cas {
         Ok(window)
     }
 
-    /// Reads all terms.
+    /// Reads all terms of all files, and adds the chunks of this window that they need.
     async fn read_needs(&self, window: &mut Window) -> Result<(), GcAbort> {
         let (mut next, mut term_count) = (Some(0), 0);
         while let Some(after) = next {
@@ -257,8 +263,9 @@ impl Cas {
         }
     }
 
-    /// Finds the xorbs of a window of which files need too little.
-    async fn find_missing(
+    /// Finds the candidates of a window of which files need a smaller share than `min_live`, up to
+    /// the limits of a plan.
+    async fn find_sparse(
         &self,
         retained: &mut NotRewritten,
         window: Window,
@@ -269,13 +276,13 @@ impl Cas {
         let mut candidates: Vec<_> = candidates.filter(|(_, runs)| !runs.is_empty()).collect();
         candidates.sort_unstable_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));
         for (xorb, runs) in candidates {
-            // No file needs a xorb that was deleted.
+            // The xorb was deleted meanwhile, so no file needs it.
             let Some(row) = self.index.find_xorb(xorb).await.map_err(StoreError::from)? else { continue };
             let serialized_len = row.layout.serialized_len();
             let new = Found::new(xorb, &row.layout, runs).ok_or(GcAbort::Chunks { xorb })?;
             if row.is_damaged {
                 retained.damaged.add(serialized_len);
-            } else if !min_live.is_missed_by(new.source.live_len, serialized_len) {
+            } else if !min_live.is_above_live(new.source.live_len, serialized_len) {
                 retained.needed.add(serialized_len);
             } else if found.len() >= MAX_FOUND_COUNT || *run_count + new.source.runs.len() > MAX_RUN_COUNT {
                 retained.left_off.add(serialized_len);
@@ -288,7 +295,8 @@ impl Cas {
     }
 }
 
-/// Whether a visible xorb may be rewritten, as far as its row says.
+/// Whether a visible xorb is a candidate: its row must be live and referenced, and its grace period
+/// over. If only the grace period prevents it, counts the xorb as retained.
 fn consider(retained: &mut NotRewritten, life: &XorbLife, idle_since: Timestamp) -> bool {
     if life.state != XorbState::Live || !life.is_referenced {
         return false;

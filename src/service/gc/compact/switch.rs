@@ -1,4 +1,4 @@
-//! Switches files to their new terms: a record, and then one transaction.
+//! Switches files to their new terms: first a durable record, then one transaction.
 //!
 //! Files are found by the old xorbs that they refer to, so that other files are not read. All terms
 //! of a file are in memory while it is switched, 40 MB for a file of a TiB. Small files are
@@ -16,17 +16,17 @@ use crate::service::contents::{Contents, runs};
 use crate::service::error::StoreError;
 use crate::service::register::distinct;
 
-/// Files of one record and one transaction, at most.
+/// Maximum number of files of one record and one transaction.
 const MAX_FILE_COUNT: usize = 64;
 
-/// Terms of one record and one transaction, 1 MiB of them, so that other writers do not wait for
-/// long. A file with more terms is switched alone.
+/// Maximum number of terms of one record and one transaction. They take 1 MiB. The limit keeps
+/// other writers from waiting for long. A file with more terms is switched alone.
 const MAX_TERM_COUNT: usize = 24_000;
 
-/// References to old xorbs that such files lose, at most; a file that loses more is switched alone.
-/// Each deletion, and each new reference in its place, touches pages in four tables and indexes.
-/// The limit leaves a margin for slow disks below the 50 ms that a write may take (`cargo bench
-/// --bench gc`).
+/// Maximum number of references to old xorbs that the files of one transaction lose. A file that
+/// loses more is switched alone. Each deletion, and each new reference in its place, touches pages
+/// in four tables and indexes. With this limit a write stays clearly below 50 ms, also on slow
+/// disks (`cargo bench --bench gc`).
 const MAX_REFERENCE_COUNT: usize = 128;
 
 /// Files that are listed at once.
@@ -36,18 +36,20 @@ const PAGE_COUNT: u32 = 64;
 #[derive(Default)]
 struct Batch {
     switches: Vec<FileSwitch>,
-    /// The same files in the form of a record.
+    /// The same files with their new terms, as the record has them.
     files: Vec<FileInfo>,
     term_count: usize,
-    /// References to old xorbs that they lose.
+    /// References to old xorbs that the files lose.
     reference_count: usize,
 }
 
 impl Batch {
+    /// Whether the batch already has this file.
     fn has(&self, file: &FileHash) -> bool {
         self.files.iter().any(|other| other.hash == *file)
     }
 
+    /// Whether a file with these terms and changed runs fits, too. An empty batch takes any file.
     fn fits(&self, term_count: usize, runs: &[RunSwitch]) -> bool {
         self.files.is_empty()
             || (self.files.len() < MAX_FILE_COUNT
@@ -62,7 +64,7 @@ impl Batch {
         self.files.push(file);
     }
 
-    /// Removes the files for which this is true; returns their number.
+    /// Removes the files for which `is_out` returns true. Returns their number.
     fn take_out(&mut self, is_out: impl Fn(&FileInfo) -> bool) -> u64 {
         let before = self.files.len();
         let out: Vec<FileHash> = self.files.iter().filter(|file| is_out(file)).map(|file| file.hash).collect();
@@ -73,7 +75,7 @@ impl Batch {
 }
 
 impl Running<'_> {
-    /// Switches every file that needs a copied xorb.
+    /// Switches every file that needs a xorb whose chunks were copied.
     pub(super) async fn switch_all(&mut self, plan: &CompactionPlan) -> Result<(), StoreError> {
         let (mut batch, mut contents) = (Batch::default(), Contents::default());
         for source in plan.rewrites.iter().flat_map(|rewrite| &rewrite.sources) {
@@ -82,7 +84,7 @@ impl Running<'_> {
             }
             let mut next = Some(0);
             while let Some(after) = next {
-                let page = self.cas.index.files_of(source.xorb, after, PAGE_COUNT).await?;
+                let page = self.store.index.files_of(source.xorb, after, PAGE_COUNT).await?;
                 next = page.next;
                 for file in page.files {
                     contents = self.prepare(file, &mut batch, contents).await?;
@@ -101,7 +103,7 @@ impl Running<'_> {
             return Ok(contents);
         }
         let (mut switched, mut terms) = (Vec::new(), Vec::new());
-        for row in self.cas.index.terms_of(file).await? {
+        for row in self.store.index.terms_of(file).await? {
             let moved = |term: &Term| self.moves.get(&term.xorb).and_then(|moves| moves.of(term)).unwrap_or(*term);
             let after: Vec<Term> = row.terms.iter().map(moved).collect();
             terms.extend_from_slice(&after);
@@ -109,7 +111,7 @@ impl Running<'_> {
                 switched.push(RunSwitch { row: row.row, before: row.terms, after });
             }
         }
-        // The file was removed, or has other terms by now.
+        // Nothing to do: the file was removed, or its terms no longer name old xorbs.
         if switched.is_empty() {
             return Ok(contents);
         }
@@ -127,8 +129,8 @@ impl Running<'_> {
         Ok(contents)
     }
 
-    /// Proves that these terms make this file; returns their verification hashes, or `None` where
-    /// they do not.
+    /// Computes the file hash from these terms. Returns their verification hashes. Returns `None`
+    /// if the hash differs, or if a xorb does not have the chunks of a term.
     async fn prove(
         &self,
         file: FileHash,
@@ -137,19 +139,20 @@ impl Running<'_> {
     ) -> Result<(Option<Vec<RangeHash>>, Contents), StoreError> {
         let (mut hashes, mut chunks) = (Vec::with_capacity(terms.len()), Aggregator::new());
         for terms in runs(terms) {
-            contents = self.cas.contents(contents, terms).await?;
+            contents = self.store.contents(contents, terms).await?;
             let terms = terms.to_vec();
             let take = move || (take(&terms, &contents, &mut chunks), chunks, contents);
             let taken;
-            (taken, chunks, contents) = self.cas.verify_pool.run(take).await;
+            (taken, chunks, contents) = self.store.pool.run(take).await;
             let Some(taken) = taken else { return Ok((None, contents)) };
             hashes.extend(taken);
         }
-        let is_same = self.cas.verify_pool.run(move || chunks.file_hash()).await == file;
+        let is_same = self.store.pool.run(move || chunks.file_hash()).await == file;
         Ok((is_same.then_some(hashes), contents))
     }
 
-    /// Switches the files of the batch, which is empty afterwards.
+    /// Switches the files of the batch, which is empty afterwards. A file that cannot be switched
+    /// is taken out, and the others are tried again without it.
     async fn switch(&mut self, batch: &mut Batch) -> Result<(), StoreError> {
         let mut batch = std::mem::take(batch);
         while !batch.files.is_empty() {
@@ -158,10 +161,10 @@ impl Running<'_> {
                 return Ok(());
             }
             let shard = Shard { files: batch.files, xorbs: Vec::new() };
-            let appended = self.cas.append_terms(&shard, self.new_xorbs(&shard.files)).await?;
+            let appended = self.store.append_terms(&shard, self.new_xorbs(&shard.files)).await?;
             batch.files = shard.files;
-            let (now, record) = (self.cas.clock.now(), Some(appended.number()));
-            match self.cas.index.switch_terms_of(&batch.switches, now, record).await {
+            let (now, record) = (self.store.clock.now(), Some(appended.number()));
+            match self.store.index.switch_terms_of(&batch.switches, now, record).await {
                 Ok(Switched::All) => {
                     appended.retain();
                     self.done.file_count += batch.files.len() as u64;
@@ -178,7 +181,7 @@ impl Running<'_> {
                     self.done.failed += batch.take_out(|file| file.terms.iter().any(|term| term.xorb == xorb));
                 }
                 Err(error) => {
-                    // The transaction may have been committed.
+                    // Keep the record: the transaction may have been committed.
                     appended.retain();
                     return Err(error.into());
                 }
@@ -195,15 +198,15 @@ impl Running<'_> {
     }
 }
 
-/// Xorbs that switched terms of a file no longer name. The file loses at most these, since its
-/// other terms may still name some.
+/// Number of xorbs that the switched terms no longer name. The file loses at most this number of
+/// references, because its other terms may still name some of these xorbs.
 fn lost_count(runs: &[RunSwitch]) -> usize {
     let pairs = runs.iter().flat_map(|run| run.before.iter().zip(&run.after));
     pairs.filter(|(before, after)| before != after).map(|(before, _)| before.xorb).collect::<HashSet<_>>().len()
 }
 
-/// The verification hashes of some terms; adds their chunks to the aggregator. `None` where a xorb
-/// does not have them.
+/// The verification hashes of some terms. Adds the chunks of the terms to the aggregator. `None` if
+/// a xorb does not have these chunks.
 fn take(terms: &[Term], contents: &Contents, chunks: &mut Aggregator) -> Option<Vec<RangeHash>> {
     let mut hashes = Vec::with_capacity(terms.len());
     for term in terms {

@@ -1,12 +1,13 @@
-//! Values of a replay: what could not be applied, and what waits for a missing xorb.
+//! Types of a replay: problems, waiting registrations, and results of proofs.
 
 use thiserror::Error;
 
 use crate::blob::records::Seq;
+use crate::format::shard::FileInfo;
 use crate::format::{FileHash, XorbHash};
-use crate::index::NewFile;
+use crate::index::{Allowance, NewFile, Registration};
 use crate::runtime::clock::Timestamp;
-use crate::service::register::{FirstChunk, RegisterError};
+use crate::service::register::{FirstChunk, RegisterError, distinct};
 
 /// A record or file that could not be replayed.
 #[derive(Debug, Error)]
@@ -29,7 +30,7 @@ pub(super) enum Problem {
 /// A registration of one file that waits for a missing xorb.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The record of it.
+    /// Its record.
     pub(super) seq: Seq,
     pub(super) file: NewFile,
     pub(super) repo: String,
@@ -37,7 +38,7 @@ pub(super) struct Waiting {
     pub(super) missing: XorbHash,
 }
 
-/// A file that may be registered.
+/// A file that was proven.
 pub(super) struct Proven {
     pub(super) file: NewFile,
     /// Its first chunk, and the xorb that has it.
@@ -47,10 +48,30 @@ pub(super) struct Proven {
     pub(super) is_switched: bool,
 }
 
-/// Why a file may not be registered.
+/// Why a file was not proven.
 pub(super) enum Unproven {
     /// A xorb is missing.
     Missing(XorbHash),
-    /// Its record is false.
+    /// Its record states something wrong about it.
     False(RegisterError),
+}
+
+/// A file of a record without its terms.
+pub(super) fn claim_of(file: &FileInfo) -> NewFile {
+    NewFile { hash: file.hash, raw_len: file.raw_len(), terms: Vec::new(), sha256: file.sha256 }
+}
+
+impl Waiting {
+    /// The registration, with the terms of `file`: the same file, which was proven since with other
+    /// terms.
+    pub(super) fn with_terms_of(self, file: &NewFile) -> Registration {
+        Registration {
+            repo: self.repo,
+            files: vec![NewFile { sha256: self.file.sha256, ..file.clone() }],
+            xorbs: distinct(file.terms.iter().map(|term| term.xorb), &[]),
+            dedup: Vec::new(),
+            now: self.at,
+            allowance: Allowance::default(),
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Proves records against the new index.
+//! Proves files of records against the new index.
 
 use std::collections::HashSet;
 
@@ -18,8 +18,8 @@ use crate::service::registration_log::record::Record;
 pub(super) type ProvenFile = (NewFile, FirstChunk, bool);
 
 impl Replay<'_> {
-    /// Proves the listed xorbs of a shard; missing ones are left out. Returns their chunks that
-    /// dedup may find, and the xorbs.
+    /// Proves the listed xorbs of a shard; missing ones are left out. Returns the proven xorbs, and
+    /// the chunks of them that dedup may find.
     pub(super) async fn prove_listed(
         &mut self,
         seq: Seq,
@@ -27,7 +27,7 @@ impl Replay<'_> {
     ) -> Result<(Vec<(ChunkHash, XorbHash)>, Vec<XorbHash>), RebuildError> {
         let (mut dedup, mut listed) = (Vec::new(), Vec::new());
         for xorb in xorbs {
-            match self.cas.prove_xorbs(Tenant::SERVER, vec![xorb.clone()]).await {
+            match self.store.prove_xorbs(Tenant::SERVER, vec![xorb.clone()]).await {
                 Ok(chunks) => {
                     dedup.extend(chunks);
                     listed.push(xorb.hash);
@@ -40,8 +40,8 @@ impl Replay<'_> {
         Ok((dedup, listed))
     }
 
-    /// Proves files that fit into one run, each as [`prove`](Self::prove) does. Files that were
-    /// never switched are proven together, and singly if one of them cannot be proven.
+    /// Proves files that fit into one run, each as [`prove`](Self::prove) does. If none of them was
+    /// ever switched, they are proven together, and one by one only if that fails.
     pub(super) async fn prove_some(
         &self,
         seq: Seq,
@@ -49,7 +49,7 @@ impl Replay<'_> {
         mut contents: Contents,
     ) -> Result<(Vec<Result<ProvenFile, Unproven>>, Contents), RebuildError> {
         if files.len() > 1 && !files.iter().any(|file| self.switched.contains_key(&file.hash)) {
-            match self.cas.prove_files(Tenant::SERVER, files.clone(), contents).await {
+            match self.store.prove_files(Tenant::SERVER, files.clone(), contents).await {
                 Ok((proven, contents)) => {
                     return Ok((proven.into_iter().map(|(file, first)| Ok((file, first, false))).collect(), contents));
                 }
@@ -66,10 +66,10 @@ impl Replay<'_> {
         Ok((outcomes, contents))
     }
 
-    /// Proves a file by its newest terms, or by those of its record, or by any earlier terms. All
-    /// that prove it are equally true, and a recorded switch may not have been done. A file that is
-    /// registered already needs none of them. Returns the file, its first chunk, and whether its
-    /// terms differ from those of its record.
+    /// Proves a file by the terms of a later switch, or by those of its record, or by those of an
+    /// earlier switch. Any terms that prove the file are valid. Several are tried, because a
+    /// recorded switch may not have happened. A file that is registered already needs no proof.
+    /// Returns the file, its first chunk, and whether its terms differ from those of its record.
     async fn prove(
         &self,
         seq: Seq,
@@ -82,15 +82,15 @@ impl Replay<'_> {
             return Ok((Ok(proven), Contents::default()));
         }
         let known = NewFile { hash: file.hash, raw_len: file.raw_len(), terms: Vec::new(), sha256: file.sha256 };
-        let missing = match self.cas.prove_file(Tenant::SERVER, file.clone(), contents).await {
+        let missing = match self.store.prove_file(Tenant::SERVER, file.clone(), contents).await {
             Ok((file, first, contents)) => return Ok((Ok((file, first, false)), contents)),
             Err(RegisterError::MissingXorb { xorb }) => xorb,
             Err(RegisterError::Store(error)) => return Err(error.into()),
             Err(other) => return Ok((Err(Unproven::False(other)), Contents::default())),
         };
-        // If the file was registered before, its own xorbs were never referred to, and may have
-        // been deleted.
-        let row = self.cas.index.find_file(known.hash, Reader::All, None).await.map_err(StoreError::from)?;
+        // If the file was registered before with other terms, no file refers to the xorbs of this
+        // record, and they may have been deleted.
+        let row = self.store.index.find_file(known.hash, Reader::All, None).await.map_err(StoreError::from)?;
         if row.is_some() {
             return Ok((Ok((known, None, false)), Contents::default()));
         }
@@ -98,11 +98,11 @@ impl Replay<'_> {
         Ok((proven.ok_or(Unproven::Missing(missing)), Contents::default()))
     }
 
-    /// Proves a file by the terms of one of these records, the last one first.
+    /// Proves a file by the terms of one of these records, newest first.
     async fn prove_switched(&self, records: &[Seq], file: &FileInfo) -> Result<Option<ProvenFile>, RebuildError> {
         for seq in records.iter().rev() {
             let Some(terms) = self.terms_of(*seq, file).await? else { continue };
-            match self.cas.prove_file(Tenant::SERVER, terms, Contents::default()).await {
+            match self.store.prove_file(Tenant::SERVER, terms, Contents::default()).await {
                 Ok((proven, first, _)) => return Ok(Some((proven, first, true))),
                 Err(RegisterError::Store(error)) => return Err(error.into()),
                 Err(_) => {}
@@ -119,7 +119,7 @@ impl Replay<'_> {
         Ok(switched.map(|switched| FileInfo { sha256: file.sha256, ..switched }))
     }
 
-    /// Chunks of these files' xorbs that dedup may find by the rule of the protocol, and the xorbs.
+    /// Chunks of these files' xorbs that dedup may find according to the protocol, and the xorbs.
     pub(super) async fn chunks_to_ask_for(
         &self,
         files: impl Iterator<Item = &Proven>,
@@ -127,7 +127,7 @@ impl Replay<'_> {
         let (mut chunks, mut seen) = (Vec::new(), HashSet::new());
         for terms in files.flat_map(|file| runs(&file.file.terms)) {
             let unseen = terms.iter().map(|term| term.xorb).filter(|xorb| !seen.contains(xorb));
-            for (hash, xorb) in self.cas.whole_contents(unseen).await? {
+            for (hash, xorb) in self.store.whole_contents(unseen).await? {
                 let asked_for = xorb.chunk_hashes.iter().filter(|hash| hash.is_dedup_eligible());
                 chunks.extend(asked_for.map(|chunk| (*chunk, hash)));
                 seen.insert(hash);

@@ -1,4 +1,4 @@
-//! The verbs of the collection of garbage, forwarded.
+//! Operations of garbage collection, with faults.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

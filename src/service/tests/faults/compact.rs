@@ -1,4 +1,4 @@
-//! The verbs of compaction, forwarded.
+//! Operations of compaction, with faults.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -25,22 +25,29 @@ impl Compact for FaultyIndex {
         self.faults.around("owners_of", self.weakness.owners_of(&self.inner, xorbs), index_error).boxed()
     }
 
-    fn asked_chunks(&self, xorb: XorbHash) -> BoxFuture<'_, Result<Vec<ChunkHash>, IndexError>> {
-        self.faults.around("asked_chunks", self.inner.asked_chunks(xorb), index_error).boxed()
+    fn dedup_chunks_of(&self, xorb: XorbHash) -> BoxFuture<'_, Result<Vec<ChunkHash>, IndexError>> {
+        self.faults.around("dedup_chunks_of", self.inner.dedup_chunks_of(xorb), index_error).boxed()
     }
 
-    fn claim_xorb(&self, hash: XorbHash, ticket: Ticket, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.faults.around("claim_xorb", self.inner.claim_xorb(hash, ticket, now), index_error).boxed()
+    fn stage_new_xorb(
+        &self,
+        hash: XorbHash,
+        ticket: Ticket,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("stage_new_xorb", self.inner.stage_new_xorb(hash, ticket, now), index_error).boxed()
     }
 
-    fn endow_xorb(
+    fn add_owners_and_dedup(
         &self,
         xorb: XorbHash,
         owners: Vec<String>,
         chunks: Vec<ChunkHash>,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.faults.around("endow_xorb", self.inner.endow_xorb(xorb, owners, chunks, now), index_error).boxed()
+        self.faults
+            .around("add_owners_and_dedup", self.inner.add_owners_and_dedup(xorb, owners, chunks, now), index_error)
+            .boxed()
     }
 
     fn switch_terms_of<'a>(

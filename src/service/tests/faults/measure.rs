@@ -1,4 +1,4 @@
-//! The verbs of usage, forwarded.
+//! Operations of usage, with faults.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

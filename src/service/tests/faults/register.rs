@@ -5,36 +5,53 @@ use futures_util::future::BoxFuture;
 
 use super::{FaultyIndex, index_error};
 use crate::format::ChunkHash;
-use crate::index::{Begun, Cursor, Entered, IndexError, RegisterIndex, Registration};
+use crate::index::{Cursor, IndexError, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
 use crate::runtime::clock::Timestamp;
 
 impl RegisterIndex for FaultyIndex {
-    fn begin_registration<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Begun, IndexError>> {
+    fn register_of<'a>(
+        &'a self,
+        registration: &'a Registration,
+        record: Option<u64>,
+    ) -> BoxFuture<'a, Result<Registered, IndexError>> {
+        self.faults.around("register", self.weakness.register(&self.inner, registration, record), index_error).boxed()
+    }
+
+    fn begin_registration<'a>(
+        &'a self,
+        registration: &'a Registration,
+    ) -> BoxFuture<'a, Result<OpenRegistration, IndexError>> {
         self.faults.around("begin_registration", self.inner.begin_registration(registration), index_error).boxed()
     }
 
-    fn enter_files<'a>(
+    fn write_step<'a>(
         &'a self,
-        begun: Begun,
+        begun: OpenRegistration,
         registration: &'a Registration,
         from: Cursor,
-    ) -> BoxFuture<'a, Result<Entered, IndexError>> {
-        let entered = self.weakness.enter_files(&self.inner, begun, registration, from);
-        self.faults.around("enter_files", entered, index_error).boxed()
+    ) -> BoxFuture<'a, Result<StepOutcome, IndexError>> {
+        let entered = self.weakness.write_step(&self.inner, begun, registration, from);
+        self.faults.around("write_step", entered, index_error).boxed()
     }
 
-    fn publish_registration<'a>(&'a self, begun: Begun, record: Option<u64>) -> BoxFuture<'a, Result<(), IndexError>> {
+    fn publish_registration<'a>(
+        &'a self,
+        begun: OpenRegistration,
+        record: Option<u64>,
+    ) -> BoxFuture<'a, Result<(), IndexError>> {
         let published = self.inner.publish_registration(begun, record);
         self.faults.around("publish_registration", published, index_error).boxed()
     }
 
-    fn enter_dedup<'a>(
+    fn write_dedup_step<'a>(
         &'a self,
         registration: &'a Registration,
         from: usize,
         count: usize,
     ) -> BoxFuture<'a, Result<(), IndexError>> {
-        self.faults.around("enter_dedup", self.inner.enter_dedup(registration, from, count), index_error).boxed()
+        self.faults
+            .around("write_dedup_step", self.inner.write_dedup_step(registration, from, count), index_error)
+            .boxed()
     }
 
     fn dedup_chunk_count(&self) -> BoxFuture<'_, Result<u64, IndexError>> {
@@ -49,8 +66,8 @@ impl RegisterIndex for FaultyIndex {
         self.faults.around("dedup_chunks_after", self.inner.dedup_chunks_after(after, limit), index_error).boxed()
     }
 
-    fn clear_registration(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.faults.around("clear_registration", self.inner.clear_registration(now), index_error).boxed()
+    fn sweep_registrations(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("sweep_registrations", self.inner.sweep_registrations(now), index_error).boxed()
     }
 
     fn abandon_registrations(&self, id: Option<i64>) -> BoxFuture<'_, Result<u64, IndexError>> {

@@ -1,13 +1,13 @@
 //! Compaction: xorbs without an uploader, and files with other xorbs than before.
 //!
-//! After each compaction the index tells the xorbs of a file; the file is judged by its bytes. A
-//! new xorb may exist. Its owners must have owned all of its sources, and it is deleted when no
-//! file needs it. A xorb that lost its last file by a compaction stays for the grace period, for
-//! readers with an older plan.
+//! After each compaction the model reads the xorbs of files from the index, and checks files by
+//! their bytes. New xorbs may appear. Each owner of a new xorb must have owned all of its sources,
+//! and a new xorb is deleted when no file needs it. A xorb that lost its last file by a compaction
+//! stays for the grace period, for readers with an older plan.
 //!
-//! The server compacts where no other actor takes a lock, and the command beside it at any time.
-//! The locks of a compaction are not known before, and a scene has to know which actor waits for
-//! which.
+//! The server compacts only where no other actor takes a lock; the command compacts at any time.
+//! This is because a scene must know which actor waits for which lock, and the locks of a
+//! compaction are not known in advance.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -21,17 +21,17 @@ use super::verbs::{ADMIN, REPOS, Verb};
 use super::world::{Act, CONDEMNED, DAY, HOUR, World, millis};
 use crate::format::shard::Term;
 use crate::format::{ByteRange, XorbHash};
-use crate::index::{Collect, Compact, Index, Reader};
+use crate::index::{Collect, Compact, FileIndex, Reader, XorbIndex};
 use crate::service::gc::MIN_GRACE;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
 
 /// Plans that are stored to be executed later.
 const COMPACTION_COUNT: usize = 3;
 
-/// Operations of a compaction up to the switch of its files, at most.
+/// Maximum number of operations of a compaction before it switches files.
 const BEFORE_SWITCH: usize = 100;
 
-/// Files that refer to a xorb, at most: all.
+/// Limit of a query: more than all files.
 const ALL: u32 = 1000;
 
 /// The results of compactions, and the uploaders of xorbs.
@@ -40,21 +40,21 @@ pub(super) struct Made {
     /// Xorbs that are not of the palette, in the order in which they were first seen, and their raw
     /// bytes.
     xorbs: Vec<(XorbHash, Option<u64>)>,
-    /// All owners that a xorb has ever had.
+    /// All owners that each xorb has ever had.
     owners: HashMap<XorbHash, BTreeSet<String>>,
     /// Plans that were made and are still to be executed.
     pub(super) plans: Vec<CompactionPlan>,
 }
 
 impl Act {
-    /// Whether an actor compacts in it.
+    /// Whether an actor of the scene compacts.
     pub(super) fn is_compacting(&self) -> bool {
         self.deeds.iter().any(|deed| matches!(deed.verb, Verb::Compact(_)))
     }
 }
 
 impl World {
-    /// The number of a xorb: a place in the palette, or after it.
+    /// The number of a xorb: its index in the palette, or a number after these.
     pub(super) fn xorb(&self, hash: &XorbHash) -> Option<usize> {
         let made = || self.made.xorbs.iter().position(|(made, _)| made == hash);
         PALETTE.xorb(hash).or_else(|| Some(PALETTE.xorbs.len() + made()?))
@@ -64,12 +64,12 @@ impl World {
         PALETTE.xorbs.get(xorb).map_or_else(|| self.made.xorbs[xorb - PALETTE.xorbs.len()].0, |xorb| xorb.hash)
     }
 
-    /// Those of the palette, and those that compactions have made.
+    /// The number of xorbs in the palette, and of those that compactions have made.
     pub(super) fn xorb_count(&self) -> usize {
         PALETTE.xorbs.len() + self.made.xorbs.len()
     }
 
-    /// Of a xorb that readers see.
+    /// The raw length of a visible xorb.
     pub(super) async fn raw_len(&mut self, xorb: usize) -> u64 {
         if let Some(xorb) = PALETTE.xorbs.get(xorb) {
             return xorb.raw_len();
@@ -83,7 +83,7 @@ impl World {
         row.layout.raw_len()
     }
 
-    /// Gives a place to xorbs that a compaction has made.
+    /// Assigns numbers to xorbs that a compaction has made.
     pub(super) async fn adopt(&mut self) {
         for life in self.index.xorb_lives(None, u32::MAX).await.unwrap() {
             if self.xorb(&life.hash).is_none() {
@@ -111,14 +111,14 @@ impl World {
         self.count("xorbs that compactions found", done.found.count);
         self.count("xorbs that were rewritten", done.rewritten.count);
         self.count("files switched", done.file_count);
-        self.count("files not switched, since they had changed", done.changed_count);
+        self.count("files not switched because they had changed", done.changed_count);
         self.count("sources that were damaged", done.damaged);
         self.count("parts of compactions that failed", done.failed);
         Ok(())
     }
 
-    /// Files have the xorbs that the index names then. Returns xorbs that lost a file, and until
-    /// when they stay if it was their last.
+    /// Reads the current xorbs of files from the index. Returns the xorbs that lost a file, and
+    /// until when they stay if it was their last.
     pub(super) async fn judge_switches(
         &mut self,
         act: &Act,
@@ -153,7 +153,7 @@ impl World {
         Ok(named)
     }
 
-    /// A file refers to the xorbs that its terms name, and to no others.
+    /// Checks that each file refers to the xorbs that its terms name, and to no others.
     async fn check_references(&self) -> Result<(), Failure> {
         for xorb in 0..self.xorb_count() {
             let found = self.index.files_of(self.hash_of(xorb), 0, ALL).await.unwrap().files;
@@ -168,7 +168,7 @@ impl World {
         Ok(())
     }
 
-    /// An owner of a new xorb must have owned all of its sources.
+    /// Checks that each owner of a new xorb has owned all of its sources.
     async fn check_owners(&mut self, plan: &CompactionPlan, act: &Act) -> Result<(), Failure> {
         let uploaded: HashSet<XorbHash> = act
             .deeds
@@ -186,8 +186,8 @@ impl World {
             if uploaded.contains(&xorb) {
                 continue;
             }
-            // By any of them. A new xorb without a damaged source is another xorb than planned, and
-            // may equal that of another rewrite.
+            // Any rewrite of the plan may match. A new xorb without a damaged source differs from
+            // the planned one, and may equal that of another rewrite.
             let mut rewrites = plan.rewrites().iter();
             let owns = |xorb: &XorbHash| self.made.owners.get(xorb).is_some_and(|owners| owners.contains(&owner));
             let is_fair = rewrites.any(|rewrite| rewrite.sources.iter().all(|source| owns(&source.xorb)));
@@ -213,7 +213,7 @@ impl World {
         MinLive::new(share).unwrap()
     }
 
-    /// A compaction is planned, or a plan is executed, however old.
+    /// Plans a compaction, or executes a plan of any age.
     pub(super) fn compaction_verb(&mut self) -> Verb {
         let count = self.made.plans.len();
         if count == 0 || self.rng.random_bool(0.5) {
@@ -222,7 +222,8 @@ impl World {
         Verb::Compact(self.made.plans[self.rng.random_range(0..count)].clone())
     }
 
-    /// Time passes until there may be something to rewrite; a plan that does.
+    /// Lets time pass until there may be something to rewrite. Returns a plan, if it rewrites
+    /// something.
     async fn new_compaction(&mut self) -> Result<Option<CompactionPlan>, Failure> {
         self.made.plans.clear();
         let by = Duration::from_millis(self.rng.random_range(millis(MIN_GRACE)..millis(MIN_GRACE + DAY * 3)));
@@ -232,7 +233,7 @@ impl World {
         Ok(self.made.plans.last().cloned())
     }
 
-    /// A xorb that this would rewrite; rather one of the palette.
+    /// A source of this plan, preferably one of the palette.
     fn source_of(&mut self, plan: &CompactionPlan) -> usize {
         let sources = plan.rewrites().iter().flat_map(|rewrite| &rewrite.sources);
         let sources: Vec<usize> = sources.filter_map(|source| PALETTE.xorb(&source.xorb)).collect();
@@ -242,7 +243,7 @@ impl World {
         }
     }
 
-    /// An actor uses a xorb that is rewritten, or the new one.
+    /// A verb that uses this xorb while it is rewritten.
     fn verb_beside(&mut self, xorb: usize) -> Verb {
         let repo = self.rng.random_range(0..REPOS.len());
         match self.rng.random_range(0..10) {
@@ -253,8 +254,8 @@ impl World {
         }
     }
 
-    /// Xorbs are rewritten while actors use them. Garbage is collected directly after, and when it
-    /// is due.
+    /// Rewrites xorbs while actors use them. Garbage is collected directly afterwards, and again
+    /// when the old xorbs are due.
     pub(super) async fn compaction(&mut self) -> Result<usize, Failure> {
         let Some(plan) = self.new_compaction().await? else { return Ok(1) };
         let mut count = 1;
@@ -267,7 +268,7 @@ impl World {
         while verbs.len() < 4 && self.rng.random_bool(0.5) {
             verbs.push(self.verb_beside(xorb));
         }
-        let who = if self.rng.random_bool(0.6) { Crash::Command } else { Crash::Everybody };
+        let who = if self.rng.random_bool(0.6) { Crash::Command } else { Crash::AllProcesses };
         let is_held = self.rng.random_bool(0.3);
         let lead =
             if self.rng.random_bool(0.5) { vec![0; self.rng.random_range(0..BEFORE_SWITCH)] } else { Vec::new() };
@@ -356,7 +357,7 @@ impl World {
     }
 }
 
-/// Two ways to make files: the first needs one of two parts of a xorb that the second needs.
+/// Pairs of ways to make files: the first needs one of two parts of a xorb, the second needs both.
 fn half_ways() -> Vec<[(usize, usize); 2]> {
     let all =
         || (0..PALETTE.files.len()).flat_map(|file| (0..PALETTE.files[file].recipes.len()).map(move |way| (file, way)));
@@ -377,7 +378,7 @@ fn half_ways() -> Vec<[(usize, usize); 2]> {
     found
 }
 
-/// Whether one term needs nothing that the other does not.
+/// Whether the chunks of `one` are among those of `other`.
 fn is_part(one: &Term, other: &Term) -> bool {
     one.xorb == other.xorb && one.chunks.start() >= other.chunks.start() && one.chunks.end() <= other.chunks.end()
 }

@@ -1,9 +1,9 @@
-//! Damaged blobs: the invariants until they are found, while they are known, and when they are
-//! healed.
+//! Damaged blobs: the invariants before the damage is found, while it is known, and after the
+//! repair.
 //!
-//! A disk may do anything to a blob between two scenes. Until that is known, a reader of the file
-//! gets its bytes or an error. Only a download of stored bytes by URL may get wrong ones: only a
-//! hash of all of them would reveal it.
+//! A disk may change a blob in any way between two scenes. Until the damage is known, a reader of
+//! the file gets its bytes or an error. Only a download of serialized bytes by URL may get wrong
+//! bytes, because only a hash of the whole blob would detect them.
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -19,22 +19,24 @@ use crate::format::xorb::verify;
 use crate::format::{ByteRange, Crc64};
 use crate::index::{RepairIndex, XorbHealth};
 
-/// Xorbs that are damaged at once, at most: the others are to be busy with other things.
+/// Maximum number of xorbs that are damaged at once, because other verbs need sound ones.
 const DAMAGED_COUNT: usize = 3;
 
-/// Operations of a check up to the one that records its result, and of an upload that heals.
+/// Operations of a check up to the one that records its result.
 const IN_CHECK: usize = 6;
+
+/// Operations of an upload that heals a xorb.
 const IN_HEAL: usize = 5;
 
 impl Act {
-    /// Whether the blob of a xorb was bad when it began, or counted as bad.
+    /// Whether the blob of a xorb was damaged, or its row marked, when the scene began.
     pub(super) fn is_ill(&self, xorb: usize) -> bool {
         self.hurt.contains(&xorb) || self.marked.contains(&xorb)
     }
 }
 
 impl World {
-    /// Looks which blobs are not what their rows say.
+    /// Finds the blobs that do not match their rows, and the rows that are marked as damaged.
     pub(super) async fn look_at_health(&mut self) {
         let rows = self.index.health_after(None, u32::MAX).await.unwrap();
         self.hurt.clear();
@@ -52,10 +54,10 @@ impl World {
                 self.hurt.insert(xorb);
             }
         }
-        self.ailing.retain(|xorb| visible.contains(xorb));
+        self.unrepaired.retain(|xorb| visible.contains(xorb));
     }
 
-    /// Whether the blob is the xorb, in the serialization that the row knows of.
+    /// Whether the blob is the xorb, in the serialization that the row describes.
     async fn is_described(&self, row: &XorbHealth) -> bool {
         let Some(bytes) = self.blob(BlobKey::new(row.hash, row.incarnation)).await else { return false };
         Crc64::of(&bytes) == row.crc64
@@ -69,23 +71,23 @@ impl World {
         Some(blob.try_collect::<Vec<Bytes>>().await.unwrap().concat())
     }
 
-    /// Nothing is bad, or counts as bad, that was not damaged.
+    /// Checks that only xorbs that the test has damaged have wrong blobs or marks.
     pub(super) async fn check_health(&mut self) -> Result<(), Failure> {
         self.look_at_health().await;
         for xorb in &self.hurt {
-            ensure(self.ailing.contains(xorb), Fault::Torn, || {
+            ensure(self.unrepaired.contains(xorb), Fault::Torn, || {
                 format!("the row of xorb {xorb} describes another blob")
             })?;
         }
         for xorb in &self.marked {
-            ensure(self.ailing.contains(xorb), Fault::Damage, || format!("xorb {xorb} counts as damaged"))?;
+            ensure(self.unrepaired.contains(xorb), Fault::Damage, || format!("xorb {xorb} counts as damaged"))?;
         }
         let (hurt, marked) = (&self.hurt, &self.marked);
-        self.ailing.retain(|xorb| hurt.contains(xorb) || marked.contains(xorb));
+        self.unrepaired.retain(|xorb| hurt.contains(xorb) || marked.contains(xorb));
         Ok(())
     }
 
-    /// The disk does something to a blob; any, if it is not one that was named.
+    /// Damages the blob of a random xorb.
     pub(super) async fn rot(&mut self) -> Result<usize, Failure> {
         let xorb = self.random_xorb();
         self.damage(xorb).await
@@ -94,7 +96,7 @@ impl World {
     async fn damage(&mut self, xorb: usize) -> Result<usize, Failure> {
         let Some(key) = self.named.get(&xorb).copied() else { return Ok(0) };
         let Some(mut bytes) = self.blob(key).await else { return Ok(0) };
-        if !self.is_visible(xorb) || self.ailing.len() >= DAMAGED_COUNT {
+        if !self.is_visible(xorb) || self.unrepaired.len() >= DAMAGED_COUNT {
             return Ok(0);
         }
         let at = self.rng.random_range(0..bytes.len());
@@ -105,7 +107,7 @@ impl World {
             }
             1 => bytes.truncate(at),
             2 => bytes = PALETTE.xorbs[(xorb + 1) % PALETTE.xorbs.len()].forms[0].bytes().to_vec(),
-            // An operator has copied the same xorb from another store.
+            // As if an operator had copied the same xorb from another store.
             3 => bytes = PALETTE.xorbs[xorb].forms[self.rng.random_range(0..2)].bytes().to_vec(),
             _ => bytes[at] ^= 1 << self.rng.random_range(0..8),
         }
@@ -114,8 +116,8 @@ impl World {
         }
         self.tell(format!("the blob of xorb {xorb} is damaged: {kind}, at {at}"));
         self.count("blobs damaged", 1);
-        self.ailing.insert(xorb);
-        self.rotten.insert(key);
+        self.unrepaired.insert(xorb);
+        self.ever_damaged.insert(key);
         for url in self.record.urls.iter_mut().filter(|url| url.xorb == xorb) {
             url.may_be_refused = true;
         }
@@ -123,13 +125,13 @@ impl World {
         Ok(1)
     }
 
-    /// A damaged xorb is checked or uploaded again.
+    /// Checks a damaged xorb or uses it otherwise, for example by an upload.
     pub(super) async fn treat(&mut self) -> Result<usize, Failure> {
-        let ailing: Vec<usize> = self.ailing.iter().copied().collect();
-        if ailing.is_empty() {
+        let unrepaired: Vec<usize> = self.unrepaired.iter().copied().collect();
+        if unrepaired.is_empty() {
             return Ok(0);
         }
-        let xorb = ailing[self.rng.random_range(0..ailing.len())];
+        let xorb = unrepaired[self.rng.random_range(0..unrepaired.len())];
         let mut verbs = vec![if self.rng.random_bool(0.5) { Verb::Check { xorb } } else { self.verb_about(xorb) }];
         if self.rng.random_bool(0.5) {
             verbs.push(self.verb_about(xorb));
@@ -179,7 +181,7 @@ impl World {
             let mut script = Script::default();
             if self.rng.random_bool(0.6) {
                 verbs.push(Verb::Check { xorb });
-                // Rather one that has read the old blob when the new one comes.
+                // Preferably the check reads the old blob before the new one is published.
                 script.lead.extend(vec![1; self.rng.random_range(0..=IN_CHECK)]);
                 script.lead.extend(vec![0; self.rng.random_range(0..IN_HEAL + 2)]);
                 script.held = self.rng.random_bool(0.5).then_some((1, "mark_damaged"));
@@ -190,23 +192,23 @@ impl World {
         Ok(count)
     }
 
-    /// Everything that is damaged is found, and sent again.
-    pub(super) async fn cure_all(&mut self) -> Result<(), Failure> {
+    /// Checks all damaged xorbs, and uploads them again.
+    pub(super) async fn repair_all(&mut self) -> Result<(), Failure> {
         self.check().await?;
-        let ailing: Vec<usize> = self.ailing.iter().copied().collect();
-        for xorb in ailing {
+        let unrepaired: Vec<usize> = self.unrepaired.iter().copied().collect();
+        for xorb in unrepaired {
             for verb in [Verb::Check { xorb }, Verb::Upload { who: ADMIN, xorb, form: 0 }] {
                 self.beat(vec![verb], Vec::new(), None).await?;
             }
-            ensure(!self.ailing.contains(&xorb), Fault::Damage, || format!("xorb {xorb} cannot be healed"))?;
+            ensure(!self.unrepaired.contains(&xorb), Fault::Damage, || format!("xorb {xorb} cannot be healed"))?;
         }
         Ok(())
     }
 
-    /// The outcomes about xorbs that were damaged when the scene began.
+    /// Judges the outcomes about xorbs that were damaged when the scene began.
     pub(super) fn judge_health(&mut self, act: &Act, deed: &Deed, outcome: &Outcome) -> Result<(), Failure> {
         let what = || format!("{:?}: {outcome:?}", deed.verb);
-        // Known when it began, and untouched since.
+        // The damage was known when the scene began, and no actor may have healed it since.
         let is_known = |xorb: usize| act.marked.contains(&xorb) && !act.heals(xorb);
         let is_bad = |world: &Self, xorb: usize| world.hurt.contains(&xorb) || world.marked.contains(&xorb);
         match (&deed.verb, outcome) {
@@ -218,7 +220,7 @@ impl World {
                 ensure(act.is_ill(*xorb), Fault::Damage, what)?;
                 let is_alone = act.deeds.len() == 1;
                 ensure(!is_alone || self.marked.contains(xorb), Fault::Damage, what)?;
-                self.count("checks of what is damaged", 1);
+                self.count("checks of damaged xorbs", 1);
             }
             (Verb::Upload { xorb, .. } | Verb::Grant { xorb, .. }, Outcome::Stored(_)) if act.marked.contains(xorb) => {
                 ensure(!is_bad(self, *xorb), Fault::Damage, what)?;
@@ -234,7 +236,7 @@ impl World {
                     ensure(!named().any(|xorb| is_known(*xorb)), Fault::Damage, what)?;
                 } else if matches!(outcome, Outcome::Damaged) {
                     ensure(named().any(|xorb| act.is_ill(*xorb)), Fault::Damage, what)?;
-                    self.count("refusals of what is damaged", 1);
+                    self.count("registrations refused for damage", 1);
                 }
             }
             (Verb::Ask { .. }, Outcome::Told(xorbs, _)) => {
@@ -248,39 +250,39 @@ impl World {
 
     /// Whether a file cannot be read completely, because one of its blobs was known to be damaged
     /// during the whole scene.
-    pub(super) fn must_refuse(&self, act: &Act, roles: &[Verb], file: usize) -> bool {
+    pub(super) fn must_refuse(&self, act: &Act, verbs: &[Verb], file: usize) -> bool {
         let is_changed =
-            roles.iter().any(|verb| verb.claims().or(verb.removes()).is_some_and(|(_, changed)| changed == file));
-        let is_known = |xorb: &usize| act.marked.contains(xorb) && !roles.iter().any(|verb| verb.may_heal(*xorb));
+            verbs.iter().any(|verb| verb.claims().or(verb.removes()).is_some_and(|(_, changed)| changed == file));
+        let is_known = |xorb: &usize| act.marked.contains(xorb) && !verbs.iter().any(|verb| verb.may_heal(*xorb));
         !is_changed && self.record.made_of.get(&file).is_some_and(|made_of| made_of.iter().any(is_known))
     }
 
-    /// The outcome of using a URL in time.
+    /// Judges the outcome of using a URL that has not expired.
     pub(super) fn judge_fetch(
         &mut self,
         act: &Act,
-        roles: &[Verb],
+        verbs: &[Verb],
         url: &Url,
         outcome: &Outcome,
         was_hit: bool,
     ) -> Result<(), Failure> {
         let what = || format!("{url:?}: {outcome:?}");
         let is_ill = act.is_ill(url.xorb);
-        self.count("URLs of what is damaged", u64::from(is_ill));
+        self.count("URLs of damaged xorbs", u64::from(is_ill));
         // A clock that was ahead may have ended the retention of a replaced blob.
         let may_be_refused = url.may_be_refused || url.is_confused;
         let key = BlobKey::new(PALETTE.xorbs[url.xorb].hash, url.incarnation);
         let is_replaced = self.named.get(&url.xorb) != Some(&key);
-        let is_healed = roles.iter().any(|verb| verb.may_heal(url.xorb));
+        let is_healed = verbs.iter().any(|verb| verb.may_heal(url.xorb));
         self.count("URLs of replaced blobs", u64::from(is_replaced && matches!(outcome, Outcome::Bytes(Some(_), _))));
         match outcome {
             Outcome::Bytes(Some(_), _) if act.marked.contains(&url.xorb) && !is_healed && !is_replaced => {
                 Err(Failure::new(Fault::Damage, what()))
             }
             Outcome::Bytes(Some(bytes), _) => {
-                // Not known yet, and then no reader can detect it.
-                // Nor could one before it was replaced.
-                let is_rotten = is_replaced && self.rotten.contains(&key);
+                // No reader could detect the damage if it was not known yet, or not before the blob
+                // was replaced.
+                let is_rotten = is_replaced && self.ever_damaged.contains(&key);
                 let is_excused = act.hurt.contains(&url.xorb) || url.is_confused || is_rotten;
                 ensure(url.expected == bytes[..] || is_excused, Fault::Promise, what)
             }
@@ -292,7 +294,7 @@ impl World {
 }
 
 impl Act {
-    /// Whether an actor may have healed this xorb in it.
+    /// Whether an actor of the scene may have healed this xorb.
     fn heals(&self, xorb: usize) -> bool {
         self.deeds.iter().any(|deed| deed.verb.may_heal(xorb))
     }

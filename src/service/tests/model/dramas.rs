@@ -1,5 +1,5 @@
-//! Scenes that chance brings about too rarely: slow or late operations, and decisions from long
-//! ago.
+//! Dramas: sequences of scenes that random steps rarely produce, with slow or late operations and
+//! executions of old plans.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::index::XorbState;
 use crate::service::gc::{CollectionPlan, MIN_GRACE};
 use crate::service::tests::faults::Moment;
 
-/// Operations of a collection up to the one that begins to delete, about.
+/// The approximate number of operations of a collection up to the one that begins to delete.
 const BEFORE_DELETION: usize = 8;
 
 impl World {
-    /// Plays one of them; returns as how many steps it counts.
-    pub(super) async fn drama(&mut self) -> Result<usize, Failure> {
+    /// Plays a random drama. Returns the number of steps that it counts for.
+    pub(super) async fn play_drama(&mut self) -> Result<usize, Failure> {
         self.count("dramas", 1);
         match self.rng.random_range(0..11) {
             0 => self.interrupted_plan().await,
@@ -36,6 +36,7 @@ impl World {
         }
     }
 
+    /// Plays one scene of a drama, and checks the invariants. The clock jumps after the lead.
     pub(super) async fn beat(
         &mut self,
         verbs: Vec<Verb>,
@@ -80,7 +81,7 @@ impl World {
         Duration::from_millis(self.rng.random_range(millis(least)..millis(most)))
     }
 
-    /// Time passes until all unneeded xorbs are idle; returns one.
+    /// Lets time pass until the grace period of all unneeded xorbs is over. Returns one of them.
     fn idle_xorb(&mut self) -> usize {
         let idle = |xorb: &usize| {
             self.lives.get(xorb).is_some_and(|life| life.state == XorbState::Live) && !self.record.is_needed(*xorb)
@@ -91,7 +92,7 @@ impl World {
         if idle.is_empty() { self.random_xorb() } else { idle[self.rng.random_range(0..idle.len())] }
     }
 
-    /// A xorb that was condemned and could be deleted by now, if there is anything to condemn.
+    /// Returns a xorb that was condemned and may be deleted now, if there is an unneeded one.
     async fn due_xorb(&mut self) -> Result<usize, Failure> {
         let other = self.idle_xorb();
         self.beat(vec![Verb::Collect], Vec::new(), None).await?;
@@ -128,7 +129,7 @@ impl World {
         Ok(5)
     }
 
-    /// A registration takes so long that its xorbs are planned to go meanwhile.
+    /// A registration takes so long that the deletion of its xorbs is planned meanwhile.
     async fn late_registration(&mut self) -> Result<usize, Failure> {
         let xorb = self.idle_or_due_xorb().await?;
         let who = self.rng.random_range(0..ADMIN);
@@ -162,7 +163,7 @@ impl World {
         Ok(count)
     }
 
-    /// A xorb comes back while it is being deleted.
+    /// A xorb is uploaded again while it is being deleted.
     async fn upload_into_deletion(&mut self) -> Result<usize, Failure> {
         let xorb = self.due_xorb().await?;
         let (who, form) = (self.rng.random_range(0..=ADMIN), self.rng.random_range(0..2));
@@ -172,7 +173,7 @@ impl World {
         Ok(2 + self.beat(verbs, lead, None).await?)
     }
 
-    /// A plan is executed when what it would delete was wanted since, and is condemned anew.
+    /// A plan is executed after its xorbs were used and condemned again.
     async fn old_plan(&mut self) -> Result<usize, Failure> {
         let xorb = self.due_xorb().await?;
         let Some(plan) = self.new_plan().await? else { return Ok(3) };

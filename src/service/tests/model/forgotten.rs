@@ -1,8 +1,7 @@
-//! Records that are never read: the model's processes write to a store that discards them.
+//! A record store that discards everything: the model never reads records.
 //!
-//! The model has no rebuild, and each of its processes has a store of its own, while a data
-//! directory has one for all. The records that a collection must retain are tested in
-//! `service::tests::agree`.
+//! The model has no rebuild. Also, each of its processes would need the same record store. Tests in
+//! `service::tests::agree` cover the records that a collection must retain.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +13,7 @@ use crate::blob::BlobError;
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::StoreId;
 
-/// A store of records without any, whatever was appended.
+/// A record store that is always empty.
 #[derive(Debug)]
 pub(super) struct ForgottenRecords {
     pub(super) id: StoreId,
@@ -64,5 +63,5 @@ impl RecordStore for ForgottenRecords {
         ready(Ok(())).boxed()
     }
 
-    fn start_behind(&self, _: Seq) {}
+    fn reserve_through(&self, _: Seq) {}
 }

@@ -1,5 +1,5 @@
-//! A gate at which every operation on the stores waits. It puts concurrent operations into one
-//! order of many, and cuts them off at a crash.
+//! A gate at which every operation on the stores waits. It determines the order of concurrent
+//! operations, and stops them at a crash.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -8,8 +8,7 @@ use std::task::Waker;
 
 use tokio::sync::oneshot;
 
-/// The way of one actor to the stores. An actor that waits here has done nothing of the operation
-/// yet.
+/// The gate of one actor. An operation that waits here has not begun.
 #[derive(Clone, Debug)]
 pub(in crate::service::tests) struct Gate {
     stage: Arc<Stage>,
@@ -29,6 +28,7 @@ struct State {
     dead: Vec<usize>,
     /// Whether the scene is over, and operations are no longer ordered.
     is_over: bool,
+    /// Wakes the task that plays the scene.
     director: Option<Waker>,
 }
 
@@ -43,7 +43,7 @@ impl Gate {
         Self { stage: Arc::clone(stage), actor }
     }
 
-    /// Waits until the gate opens; for ever, where the process has died.
+    /// Waits until the gate opens; never returns if the process has died.
     pub(in crate::service::tests) async fn pass(&self, operation: &'static str) {
         let (go, waiting) = oneshot::channel();
         {
@@ -71,7 +71,7 @@ impl Stage {
         self.state.lock().unwrap()
     }
 
-    /// Woken when an actor reaches a gate.
+    /// Sets the waker that is woken when an actor reaches a gate.
     pub(super) fn watch(&self, director: &Waker) {
         self.state().director = Some(director.clone());
     }
@@ -86,18 +86,21 @@ impl Stage {
         self.state().waiting.keys().copied().collect()
     }
 
+    /// Opens the gate for the operation of this actor.
     pub(super) fn let_pass(&self, actor: usize) {
         if let Some(waiting) = self.state().waiting.remove(&actor) {
             waiting.go.send(()).expect("it waits");
         }
     }
 
+    /// Lets no operation of this actor continue, because its process has died.
     pub(super) fn kill(&self, actor: usize) {
         let mut state = self.state();
         state.dead.push(actor);
         state.waiting.remove(&actor);
     }
 
+    /// Ends the scene: operations no longer wait.
     pub(super) fn end(&self) {
         self.state().is_over = true;
     }

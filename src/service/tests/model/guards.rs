@@ -1,9 +1,10 @@
 //! The guards of the store, and the fault that the model reports without each.
 //!
-//! A guard is broken below the service, between it and its stores, so that the store has no code
-//! for this. Without some guards nothing goes wrong, because another one holds. Those are broken
-//! together with the other. The fault must then not occur without the other one alone
-//! ([`COVERED`]).
+//! The tests break a guard between the service and its stores, so that the service needs no code
+//! for it. SQL statements of [`corrupt_row`](SqliteIndex::corrupt_row) must use both parameters,
+//! hence `0 * ?2` and `nullif(?2, ?2)` where one is not needed. Breaking some guards alone has no
+//! effect, because another guard covers them. Such a guard is broken together with the covering
+//! one. If only the covering one is broken, the fault must not occur ([`COVERED`]).
 
 use std::sync::Arc;
 
@@ -14,8 +15,9 @@ use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
 use crate::index::sqlite::SqliteIndex;
 use crate::index::sqlite::test_hooks::Checks;
 use crate::index::{
-    Begun, Collect, Cursor, DedupHit, Entered, FileRow, Index, IndexError, NewXorb, ObjectIndex, Reader, RegisterIndex,
-    Registered, Registration, RemovedClaims, Staging, TermPage, Ticket, XorbLife, XorbState,
+    Collect, Cursor, DedupHit, FileIndex, FileRow, IndexError, NewXorb, ObjectIndex, OpenRegistration, Reader,
+    RegisterIndex, Registered, Registration, RemovedClaims, Staging, StepOutcome, TermPage, Ticket, XorbIndex,
+    XorbLife, XorbState,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -42,9 +44,9 @@ guards! {
     DeleteLease,
     /// A referenced xorb is not deleted. Covered: a registration makes a condemned xorb live.
     DeleteReferences,
-    /// A registration makes live what is condemned.
+    /// A registration makes condemned xorbs live.
     RegisterRevives,
-    /// A registration touches what it names.
+    /// A registration touches the xorbs that it names.
     RegisterTouches,
     /// An upload of a stored xorb makes it live.
     UploadRevives,
@@ -58,7 +60,7 @@ guards! {
     RenewTouches,
     /// A client is told that a xorb is stored only after it was made live.
     RenewRevives,
-    /// A clock that goes back shortens nothing that was touched later.
+    /// A touch is never moved to an earlier time by a clock that went back.
     TouchKeepsLater,
     /// A xorb that loses its last reference is touched.
     LossTouches,
@@ -72,14 +74,14 @@ guards! {
     BlobBeforeForgetting,
     /// A collection aborts when a file names a xorb that would be deleted, although no reference
     /// exists.
-    GcAbort,
-    /// A start clears up what died with the process before it.
+    TermsCrossCheck,
+    /// A start removes unfinished work of the process before it.
     Recovery,
-    /// A collection clears up what uploads have left.
+    /// A collection removes staged rows of interrupted uploads.
     AbandonStaged,
     /// A collection finishes the deletions that were begun.
     FinishDeletions,
-    /// References of removed files are cleared up.
+    /// The references of removed files are deleted.
     Sweep,
     /// A removal takes the claim of one repository, and no other.
     OwnClaim,
@@ -87,7 +89,7 @@ guards! {
     DedupScope,
     /// A xorb that is known to be damaged is not read.
     QuarantineHides,
-    /// A registration that names what is known to be damaged is refused.
+    /// A registration that names a damaged xorb is refused.
     RegisterRefusesDamaged,
     /// No client is told that a damaged xorb is stored.
     RenewRefusesDamaged,
@@ -99,7 +101,7 @@ guards! {
     CheckMarks,
     /// The result of a check is recorded for the blob that it has read, and not for a later one.
     MarkHitsWhatWasSeen,
-    /// A row describes the blob that was put there last.
+    /// After a check has found another serialization, the row describes that blob.
     HealDescribes,
     /// A healed xorb no longer counts as damaged.
     HealUnmarks,
@@ -115,7 +117,7 @@ guards! {
     AbandonObjects,
     /// Blobs of dead objects are deleted.
     DeleteObjects,
-    /// But not before their retention is over.
+    /// The blobs of dead objects are retained for some time.
     ObjectRetention,
     /// A URL is for the blob that it was made with.
     UrlNamesBlob,
@@ -137,24 +139,24 @@ guards! {
     CompactionGroupsOwners,
 }
 
-/// Guards whose absence has no effect while another one holds, that other one, and the fault
-/// without both. Without the other one alone, the fault must not occur.
+/// Each entry: a guard whose absence has no effect, the guard that covers it, and the fault without
+/// both. If only the covering one is missing, the fault must not occur.
 pub(super) const COVERED: &[(Guard, Guard, Fault)] = &[
     // A lease makes a condemned xorb live, and a live xorb is not deleted.
     (Guard::DeleteLease, Guard::DedupRevives, Fault::Promise),
-    // So does a registration. The blob of a referenced xorb is deleted then, and the row cannot be
-    // forgotten.
+    // A registration also makes a condemned xorb live. Without both guards, the blob of a
+    // referenced xorb is deleted, and then its row cannot be deleted.
     (Guard::DeleteReferences, Guard::RegisterRevives, Fault::Response),
 ];
 
-/// A lack of guards.
+/// The set of broken guards.
 #[derive(Clone, Debug, Default)]
-pub(in crate::service::tests) struct Weakness {
+pub(in crate::service::tests) struct BrokenGuards {
     broken: Arc<[Guard]>,
     pub(super) blobs: MemoryBlobStore,
 }
 
-impl Weakness {
+impl BrokenGuards {
     pub(super) fn new(broken: &[Guard], blobs: MemoryBlobStore) -> Self {
         Self { broken: broken.into(), blobs }
     }
@@ -163,12 +165,13 @@ impl Weakness {
         self.broken.contains(&guard)
     }
 
-    /// The row of a xorb before it is changed; `None` where no guard is broken.
+    /// The row of a xorb before it is changed; `None` if no guard is broken.
     async fn life(&self, index: &SqliteIndex, hash: XorbHash) -> Result<Option<XorbLife>, IndexError> {
         if self.broken.is_empty() { Ok(None) } else { index.find_life(hash).await }
     }
 
-    /// Takes back what an operation did to the state or the last touch of a xorb.
+    /// Reverts the change of the state if the guard `revival` is broken, and the touch if the guard
+    /// `touch` is broken.
     async fn undo(
         &self,
         index: &SqliteIndex,
@@ -275,14 +278,14 @@ impl Weakness {
         Ok(registered)
     }
 
-    pub(in crate::service::tests) async fn enter_files(
+    pub(in crate::service::tests) async fn write_step(
         &self,
         index: &SqliteIndex,
-        begun: Begun,
+        begun: OpenRegistration,
         registration: &Registration,
         from: Cursor,
-    ) -> Result<Entered, IndexError> {
-        let entered = index.enter_files(begun, registration, from).await?;
+    ) -> Result<StepOutcome, IndexError> {
+        let entered = index.write_step(begun, registration, from).await?;
         if self.lacks(Guard::StepHides) {
             for sql in [
                 "UPDATE files SET registration = 0 * ?2 WHERE registration > 0 AND ?1 IS NOT NULL",
@@ -347,7 +350,7 @@ impl Weakness {
 }
 
 /// The verbs of the collection of garbage.
-impl Weakness {
+impl BrokenGuards {
     pub(in crate::service::tests) async fn xorb_lives(
         &self,
         index: &SqliteIndex,
@@ -365,7 +368,7 @@ impl Weakness {
         after: u64,
         limit: u32,
     ) -> Result<TermPage, IndexError> {
-        if self.lacks(Guard::GcAbort) {
+        if self.lacks(Guard::TermsCrossCheck) {
             return Ok(TermPage { runs: Vec::new(), next: None });
         }
         index.term_runs(after, limit).await

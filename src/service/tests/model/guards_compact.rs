@@ -1,12 +1,12 @@
 //! The guards of compaction, broken like the others.
 
-use super::guards::{Guard, Weakness};
+use super::guards::{BrokenGuards, Guard};
 use crate::format::XorbHash;
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{Collect, Compact, FileSwitch, IndexError, Switched};
 use crate::runtime::clock::Timestamp;
 
-impl Weakness {
+impl BrokenGuards {
     pub(in crate::service::tests) async fn owners_of(
         &self,
         index: &SqliteIndex,
@@ -15,7 +15,7 @@ impl Weakness {
         if !self.lacks(Guard::CompactionGroupsOwners) {
             return index.owners_of(xorbs).await;
         }
-        // As if every owner had every xorb.
+        // As if every owner had uploaded every xorb.
         let domains = ["a", "b"];
         Ok(xorbs.iter().flat_map(|xorb| domains.map(|domain| (*xorb, domain.to_owned()))).collect())
     }
@@ -69,7 +69,7 @@ impl Weakness {
     }
 }
 
-/// Xorbs of terms that change, before and after.
+/// The xorbs of changed terms, before and after the switch.
 fn changed(file: &FileSwitch) -> Vec<(XorbHash, XorbHash)> {
     let mut changed = Vec::new();
     for run in &file.runs {
@@ -80,7 +80,7 @@ fn changed(file: &FileSwitch) -> Vec<(XorbHash, XorbHash)> {
 }
 
 impl SqliteIndex {
-    /// A file refers to a xorb no more, whatever its terms name.
+    /// Removes the reference of a file to a xorb, whatever its terms name.
     async fn let_go(&self, xorb: XorbHash, file: &FileSwitch) -> Result<(), IndexError> {
         const LET_GO: &str = "DELETE FROM xorb_files WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?1) \
              AND file_id = (SELECT id FROM files WHERE hash = ?2)";

@@ -1,19 +1,19 @@
-//! The guards of damaged blobs, broken like the others.
+//! The guards against damaged blobs, and those of replaced blobs. They are broken like the others.
 
-use super::guards::{Guard, Weakness};
+use super::guards::{BrokenGuards, Guard};
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::XorbHash;
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{DeadObject, HealthIndex, Index, IndexError, NewXorb, ObjectIndex, Ticket, XorbHealth, XorbRow};
+use crate::index::{DeadObject, HealthIndex, IndexError, NewXorb, ObjectIndex, Ticket, XorbHealth, XorbIndex, XorbRow};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::incarnation::Incarnation;
 
-/// Damaged xorbs, at most: all.
+/// Limit of a query: more than all damaged xorbs.
 const ALL: u32 = 1000;
 
-impl Weakness {
-    /// Makes everything look sound for an operation that lacks this guard; returns the marks to
-    /// restore.
+impl BrokenGuards {
+    /// Clears the marks of damaged xorbs for an operation that lacks this guard; returns them, to
+    /// be restored afterwards.
     pub(super) async fn hide_marks(&self, index: &SqliteIndex, guard: Guard) -> Result<Vec<XorbHealth>, IndexError> {
         if !self.lacks(guard) {
             return Ok(Vec::new());
@@ -26,6 +26,7 @@ impl Weakness {
         Ok(marked)
     }
 
+    /// Restores the marks that [`hide_marks`](Self::hide_marks) has cleared.
     pub(super) async fn show_marks(&self, index: &SqliteIndex, marked: Vec<XorbHealth>) -> Result<(), IndexError> {
         for XorbHealth { hash, damaged_at, .. } in marked {
             let at = damaged_at.map_or(0, |at| at.as_millis().cast_signed());
@@ -56,7 +57,7 @@ impl Weakness {
         index.mark_damaged(later.unwrap_or(seen), now).await
     }
 
-    pub(in crate::service::tests) async fn heal_xorb(
+    pub(in crate::service::tests) async fn describe_xorb_again(
         &self,
         index: &SqliteIndex,
         xorb: NewXorb,
@@ -68,7 +69,7 @@ impl Weakness {
             let sql = "UPDATE xorbs SET damaged_at = nullif(?2, ?2) WHERE hash = ?1";
             return index.corrupt_row(sql, hash.as_bytes(), 0).await.map(drop);
         }
-        index.heal_xorb(xorb, ticket, now).await?;
+        index.describe_xorb_again(xorb, ticket, now).await?;
         self.mark_again(index, hash, now).await?;
         if self.lacks(Guard::HealNotesReplacement) {
             let sql = "UPDATE xorbs SET replaced_at = nullif(?2, ?2) WHERE hash = ?1";
@@ -77,6 +78,7 @@ impl Weakness {
         Ok(())
     }
 
+    /// Marks a healed xorb as damaged again if the guard that clears the mark is broken.
     async fn mark_again(&self, index: &SqliteIndex, hash: XorbHash, now: Timestamp) -> Result<(), IndexError> {
         if self.lacks(Guard::HealUnmarks) {
             let sql = "UPDATE xorbs SET damaged_at = ?2 WHERE hash = ?1";

@@ -10,7 +10,7 @@ use crate::blob::BlobKey;
 use crate::runtime::clock::Clock;
 use crate::service::gc::{MIN_CONDEMNED, MIN_GRACE};
 
-/// URLs that are remembered.
+/// Maximum number of URLs that are remembered for later downloads.
 const URL_COUNT: usize = 30;
 
 impl World {
@@ -24,7 +24,7 @@ impl World {
         let count = named.iter().filter(is_replaced).count() as u64;
         self.count("replacements", count);
         if act.is_compacting() && !self.marked.is_subset(&act.marked) {
-            // The command may have marked it: a server polls for that every second.
+            // The command may have marked a xorb. The server learns of it by its poll every second.
             self.notice_hidden().await?;
         }
         self.judge_files(&act).await?;
@@ -35,14 +35,15 @@ impl World {
         }
         let Act { deeds, begin, has_jumped, safe, hurt, marked } = act;
         let act = Act { deeds: Vec::new(), begin, has_jumped, safe, hurt, marked };
-        let roles: Vec<Verb> = deeds.iter().map(|deed| deed.verb.clone()).collect();
+        let verbs: Vec<Verb> = deeds.iter().map(|deed| deed.verb.clone()).collect();
         for deed in deeds {
-            self.judge_reading(&act, &before, &roles, deed)?;
+            self.judge_reading(&act, &before, &verbs, deed)?;
         }
         Ok(())
     }
 
-    /// Claims to files: what is certain is demanded, and what is not is looked up.
+    /// Checks the claims to the files of a scene. Claims whose fate is certain must or must not
+    /// exist. The others are read from the index.
     async fn judge_files(&mut self, act: &Act) -> Result<(), Failure> {
         let verbs = || act.deeds.iter().map(|deed| &deed.verb);
         let touched: BTreeSet<usize> =
@@ -105,7 +106,7 @@ impl World {
             let removes = |deed: &&Deed| deed.verb.removes().is_some_and(|(_, removed)| removed == file);
             let begin = |deed: &Deed| deed.done.as_ref().map_or(act.begin.as_millis(), |(begin, _)| *begin);
             let begin = act.deeds.iter().filter(removes).map(begin).min().unwrap_or_default();
-            self.count("files gone", u64::from(was_there));
+            self.count("files removed", u64::from(was_there));
             return Ok(xorbs.into_iter().map(|xorb| (xorb, begin + millis(MIN_GRACE))).collect());
         }
         let named = self.look_up(file).await?;
@@ -114,7 +115,7 @@ impl World {
         Ok(Vec::new())
     }
 
-    /// The responses about xorbs.
+    /// Judges the responses about xorbs.
     fn judge_xorbs(&mut self, act: &Act, deed: &Deed, begin: u64, outcome: &Outcome) -> Result<(), Failure> {
         let (now, grace) = (self.clock.now(), begin + millis(MIN_GRACE));
         let is_safe = |world: &Self, xorb: usize| act.safe.contains(&xorb) && world.record.is_safe(xorb);
@@ -122,11 +123,11 @@ impl World {
         match (&deed.verb, outcome) {
             (Verb::Upload { xorb, .. } | Verb::Grant { xorb, .. }, Outcome::Stored(was_inserted)) => {
                 self.record.promise(*xorb, grace, now);
-                self.count(if *was_inserted { "uploads" } else { "uploads of what is there, or by grant" }, 1);
+                self.count(if *was_inserted { "uploads" } else { "uploads of stored xorbs, or by grant" }, 1);
             }
             (Verb::Upload { xorb, .. } | Verb::Grant { xorb, .. }, Outcome::Busy) => {
                 ensure(!is_safe(self, *xorb), Fault::Promise, what)?;
-                self.count("uploads of what is being deleted", 1);
+                self.count("uploads during a deletion", 1);
             }
             (Verb::Renew { who, xorb }, Outcome::Renewed(is_there)) => {
                 let is_fair = *is_there || *who != ADMIN || act.is_ill(*xorb) || !is_safe(self, *xorb);
@@ -145,7 +146,7 @@ impl World {
             (Verb::Register { .. }, Outcome::Missing(xorb)) => {
                 let xorb = self.xorb(xorb).expect("it was named");
                 ensure(!is_safe(self, xorb), Fault::Promise, what)?;
-                self.count("registrations of what is missing", 1);
+                self.count("registrations of missing xorbs", 1);
             }
             (Verb::Ask { .. }, Outcome::Told(xorbs, until)) => {
                 for xorb in xorbs {
@@ -157,7 +158,7 @@ impl World {
             (_, Outcome::Collected(collected)) => {
                 let failure = collected.failure.as_ref();
                 ensure(failure.is_none() || deed.was_hit, Fault::Response, || format!("{failure:?}"))?;
-                // It was alone with the store, and nothing went wrong.
+                // The collection had no concurrent actions, and nothing failed.
                 let is_whole = failure.is_none() && !collected.is_stopped && !act.has_jumped && act.deeds.len() == 1;
                 self.collected = Some(begin).filter(|_| is_whole && matches!(deed.verb, Verb::Collect));
                 self.count("condemned", collected.condemned.count);
@@ -173,7 +174,7 @@ impl World {
                     "GC aborted by a clock that is right".to_owned()
                 })?;
             }
-            // Files and readings are judged elsewhere.
+            // Files and reads are judged in other functions.
             (Verb::Read { .. } | Verb::Fetch(_) | Verb::Register { .. }, _)
                 if !matches!(outcome, Outcome::Failed(_)) => {}
             (Verb::Read { .. } | Verb::Fetch(_), Outcome::Failed(_)) => {}
@@ -188,12 +189,12 @@ impl World {
         Ok(())
     }
 
-    /// The results of reads.
+    /// Judges the results of reads.
     fn judge_reading(
         &mut self,
         act: &Act,
         before: &BTreeMap<usize, BTreeSet<usize>>,
-        roles: &[Verb],
+        verbs: &[Verb],
         deed: Deed,
     ) -> Result<(), Failure> {
         let Some((begin, outcome)) = deed.done else { return Ok(()) };
@@ -201,17 +202,17 @@ impl World {
             (Verb::Read { who, file, range }, outcome) => {
                 let had = before.get(&file).is_some_and(|repos| who == ADMIN || repos.contains(&who));
                 let is_ill = PALETTE.files[file].xorbs().any(|xorb| act.is_ill(xorb));
-                let may_go = roles.iter().any(|verb| verb.removes().is_some_and(|(_, removed)| removed == file));
+                let may_go = verbs.iter().any(|verb| verb.removes().is_some_and(|(_, removed)| removed == file));
                 let claims = |verb: &Verb| {
                     verb.claims().is_some_and(|(repo, claimed)| claimed == file && (who == ADMIN || repo == who))
                 };
-                let may = had || roles.iter().any(claims);
+                let may = had || verbs.iter().any(claims);
                 let what = format!("reading file {file} as {who}, {range:?}");
                 match outcome {
                     Outcome::Bytes(None, _) => ensure(!had || may_go, Fault::Lost, || what),
                     Outcome::Bytes(Some(bytes), places) => {
                         ensure(may, Fault::Seen, || what.clone())?;
-                        let is_refused = range.is_none() && self.must_refuse(act, roles, file);
+                        let is_refused = range.is_none() && self.must_refuse(act, verbs, file);
                         ensure(!is_refused, Fault::Damage, || what.clone())?;
                         let whole = &PALETTE.files[file].bytes;
                         let expected = range.map_or(&whole[..], |range| {
@@ -221,13 +222,14 @@ impl World {
                         ensure(bytes == expected, Fault::Lost, || format!("{what}: other bytes"))?;
                         self.count("files read", 1);
                         if !act.has_jumped {
-                            self.note_urls(begin, places);
+                            self.record_urls(begin, places);
                         }
                         Ok(())
                     }
                     outcome => {
                         self.count("files refused", u64::from(is_ill));
-                        // Its blob was replaced, and is retained for some hours.
+                        // A replaced blob is retained for some hours, so it may be deleted if the
+                        // clock jumps during the read.
                         let is_late = act.has_jumped && format!("{outcome:?}").contains("Replaced");
                         let may_fail = deed.was_hit || may_go || is_ill || is_late;
                         ensure(may_fail, Fault::Lost, || format!("{what}: {outcome:?}"))
@@ -239,25 +241,26 @@ impl World {
                     return Ok(());
                 }
                 self.count("URLs used", 1);
-                self.judge_fetch(act, roles, &url, &outcome, deed.was_hit)
+                self.judge_fetch(act, verbs, &url, &outcome, deed.was_hit)
             }
             _ => Ok(()),
         }
     }
 
-    fn note_urls(&mut self, begin: u64, places: Vec<Place>) {
+    /// Records the URLs of a read for later downloads.
+    fn record_urls(&mut self, begin: u64, places: Vec<Place>) {
         for Place { xorb, bytes, checksum, incarnation, has_moved } in places {
-            // Not for new xorbs of compactions: their URLs follow the same rule.
+            // URLs of new xorbs are not checked: they follow the same rules.
             let Some(xorb) = PALETTE.xorb(&xorb) else { continue };
             let Some(form) = form_of(xorb, checksum) else { continue };
             let (start, end) = (usize::try_from(bytes.start()).unwrap(), usize::try_from(bytes.end()).unwrap());
-            // Elsewhere, if it was replaced just then.
+            // If the blob was replaced meanwhile, this range may be outside the form.
             let Some(expected) = form.get(start..end).map(bytes::Bytes::from_static) else { continue };
             if self.record.urls.len() == URL_COUNT {
                 self.record.urls.remove(0);
             }
             let until = begin + millis(MIN_CONDEMNED);
-            let (issued, may_be_refused) = (begin, has_moved || self.ailing.contains(&xorb));
+            let (issued, may_be_refused) = (begin, has_moved || self.unrepaired.contains(&xorb));
             let is_confused = false;
             let url = Url { xorb, incarnation, bytes, expected, issued, until, may_be_refused, is_confused };
             self.record.urls.push(url);

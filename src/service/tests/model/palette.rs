@@ -1,5 +1,5 @@
 //! The palette of uploads and registrations: a few small xorbs that share chunks, and files with
-//! more than one choice of terms. The same for every seed, so that it is built once.
+//! more than one choice of terms. It is the same for every seed, so it is built only once.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::LazyLock;
@@ -16,7 +16,7 @@ const CHUNK_COUNT: usize = 14;
 const XORB_COUNT: usize = 16;
 const FILE_COUNT: usize = 24;
 
-/// Ways to make a file, at most.
+/// Maximum number of ways to make a file.
 const RECIPE_COUNT: usize = 4;
 
 pub(super) static PALETTE: LazyLock<Palette> = LazyLock::new(Palette::build);
@@ -30,9 +30,9 @@ pub(super) struct Palette {
 
 pub(super) struct Xorb {
     pub(super) hash: XorbHash,
-    /// The same xorb, not compressed and compressed.
+    /// Its two serializations: not compressed, and compressed.
     pub(super) forms: [BuiltXorb; 2],
-    /// Its chunks, as places in the pool of all chunks.
+    /// Its chunks, as indexes into the pool of all chunks.
     chunks: Vec<usize>,
 }
 
@@ -47,10 +47,11 @@ pub(super) struct Recipe {
     pub(super) terms: Vec<Term>,
     /// Its xorbs, each once.
     pub(super) xorbs: Vec<usize>,
+    /// The verification hash of each term.
     proofs: Vec<RangeHash>,
 }
 
-/// A xorb and some of its chunks.
+/// A xorb, and the start and end of some of its chunks.
 type Piece = (usize, usize, usize);
 
 impl Palette {
@@ -82,14 +83,14 @@ impl Palette {
         Self { xorbs, files, chunks }
     }
 
-    /// Which xorb this is.
+    /// The index of this xorb in the palette.
     pub(super) fn xorb(&self, hash: &XorbHash) -> Option<usize> {
         self.xorbs.iter().position(|xorb| xorb.hash == *hash)
     }
 
-    /// A shard with one file, made in this way, that also lists these xorbs.
+    /// A shard with one file, made by this recipe, that also lists these xorbs.
     pub(super) fn shard(&self, file: usize, recipe: usize, listed: &[usize]) -> Vec<u8> {
-        // Each once, as a shard has it.
+        // List each xorb once, as shards do.
         let listed: BTreeSet<usize> = listed.iter().copied().collect();
         let (file, listed) = (&self.files[file], listed.iter().map(|xorb| self.xorbs[*xorb].listing()).collect());
         let Recipe { terms, proofs, .. } = &file.recipes[recipe];
@@ -97,7 +98,7 @@ impl Palette {
         write_upload(&Shard { files: vec![info], xorbs: listed }).unwrap()
     }
 
-    /// Files that can be made of this xorb, and how.
+    /// The files that can be made with this xorb, each with the recipe that names it.
     pub(super) fn made_of(&self, xorb: usize) -> Vec<(usize, usize)> {
         let recipes = |(file, made): (usize, &File)| -> Vec<(usize, usize)> {
             let named = made.recipes.iter().enumerate().filter(|(_, recipe)| recipe.xorbs.contains(&xorb));
@@ -107,7 +108,8 @@ impl Palette {
     }
 }
 
-/// Chunks that compress; dedup finds two of them anywhere in a file.
+/// The pool of chunks. All of them compress. The last two are eligible for dedup anywhere in a
+/// file.
 fn chunks(rng: &mut StdRng) -> Vec<Vec<u8>> {
     let mut pool: Vec<Vec<u8>> = Vec::new();
     for number in 0_u32.. {
@@ -162,7 +164,7 @@ impl Xorb {
 }
 
 impl File {
-    /// The file of these pieces, and others that have the same chunks.
+    /// A file of these pieces, with other recipes that have the same chunks.
     fn build(pieces: &[Piece], xorbs: &[Xorb], pool: &[Vec<u8>]) -> Self {
         let mut ways = vec![pieces.to_vec()];
         for (place, (xorb, start, end)) in pieces.iter().enumerate() {
@@ -188,7 +190,7 @@ impl File {
 }
 
 impl File {
-    /// Its possible xorbs.
+    /// The xorbs of all its recipes.
     pub(super) fn xorbs(&self) -> impl Iterator<Item = usize> + '_ {
         self.recipes.iter().flat_map(|recipe| &recipe.xorbs).copied()
     }

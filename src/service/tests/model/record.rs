@@ -1,4 +1,4 @@
-//! The model: what the outside was told, in plain maps.
+//! The model: the claims to files, and the promises that clients were given.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::runtime::incarnation::Incarnation;
 /// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
-    /// A registered file does not read as it was.
+    /// A registered file cannot be read as it was registered.
     Lost,
     /// A promised xorb was deleted, condemned, or refused.
     Promise,
-    /// A xorb was deleted without the time between the two steps.
+    /// A xorb was deleted without the delay after its condemnation.
     Hasty,
     /// A reader sees a file without a claim to it.
     Seen,
@@ -37,6 +37,7 @@ pub(super) enum Fault {
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) fault: Fault,
+    /// The details.
     pub(super) what: String,
 }
 
@@ -46,7 +47,7 @@ impl Failure {
     }
 }
 
-/// Ends with a failure unless something holds.
+/// Fails unless the condition holds.
 pub(super) fn ensure(holds: bool, fault: Fault, what: impl FnOnce() -> String) -> Result<(), Failure> {
     if holds { Ok(()) } else { Err(Failure::new(fault, what())) }
 }
@@ -55,10 +56,10 @@ pub(super) fn ensure(holds: bool, fault: Fault, what: impl FnOnce() -> String) -
 #[derive(Clone, Copy, Debug)]
 struct Promise {
     until: u64,
-    /// The latest time of the clock since. It may go back; an action that was right at its latest
-    /// stays right.
+    /// The latest time that the clock has shown since the promise. If the clock goes back, an
+    /// action that was right at that time stays right.
     seen: u64,
-    /// Whether it was made by the loss of the last file that was made of the xorb.
+    /// Whether the promise follows from the loss of the last file of the xorb.
     is_of_loss: bool,
 }
 
@@ -71,12 +72,15 @@ pub(super) struct Url {
     pub(super) expected: Bytes,
     pub(super) issued: u64,
     pub(super) until: u64,
-    /// Whether its xorb was damaged since, and may have been replaced.
+    /// Whether its xorb was damaged since the URL was made, and may have been replaced.
     pub(super) may_be_refused: bool,
-    /// Whether the clock was set back since: a replacement may look older than the URL.
+    /// Whether the clock was set back since the URL was made, so that a replacement may look older
+    /// than the URL.
     pub(super) is_confused: bool,
 }
 
+/// The claims, URLs and promises that the store must honour. Files, repositories and xorbs are
+/// numbers.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// The repositories of each registered file; never empty.
@@ -85,7 +89,7 @@ pub(super) struct Record {
     pub(super) made_of: BTreeMap<usize, Vec<usize>>,
     pub(super) urls: Vec<Url>,
     promises: BTreeMap<usize, Vec<Promise>>,
-    /// The least time between the two steps, in milliseconds.
+    /// The minimum delay between condemnation and deletion, in milliseconds.
     condemned: u64,
 }
 
@@ -94,22 +98,24 @@ impl Record {
         Self { condemned: u64::try_from(condemned.as_millis()).unwrap(), ..Self::default() }
     }
 
-    /// A client was told that the xorb stays.
+    /// Records that a client was promised that the xorb stays until this time.
     pub(super) fn promise(&mut self, xorb: usize, until: u64, now: Timestamp) {
         self.promises.entry(xorb).or_default().push(Promise { until, seen: now.as_millis(), is_of_loss: false });
     }
 
-    /// The last file with the xorb was removed.
+    /// Records that the last file with the xorb was removed, so that the xorb stays until this
+    /// time.
     pub(super) fn lose(&mut self, xorb: usize, until: u64, now: Timestamp) {
         self.promises.entry(xorb).or_default().push(Promise { until, seen: now.as_millis(), is_of_loss: true });
     }
 
-    /// A file is made of the xorb: what was lost before is forgotten.
+    /// Records that a file needs the xorb again, so that promises that follow from a loss are
+    /// dropped.
     pub(super) fn need(&mut self, xorb: usize) {
         self.promises.entry(xorb).or_default().retain(|promise| !promise.is_of_loss);
     }
 
-    /// The clock shows this.
+    /// Updates the promises after the clock has moved, and drops those that no longer matter.
     pub(super) fn look_at_clock(&mut self, now: Timestamp) {
         let condemned = self.condemned;
         for promises in self.promises.values_mut() {
@@ -130,7 +136,7 @@ impl Record {
         self.promises.get(&xorb).is_some_and(|promises| promises.iter().any(|promise| promise.seen < promise.until))
     }
 
-    /// Whether it must be there still, since it cannot have been condemned for long enough.
+    /// Whether the xorb must still exist, because it cannot have been condemned for long enough.
     pub(super) fn is_retained(&self, xorb: usize) -> bool {
         self.promises.get(&xorb).is_some_and(|promises| !promises.is_empty())
     }
@@ -149,7 +155,7 @@ impl Record {
         self.claims.get(&file).is_some_and(|repos| repos.contains(&repo))
     }
 
-    /// Every claim there is.
+    /// Every claim, as a file and a repository.
     pub(super) fn all_claims(&self) -> Vec<(usize, usize)> {
         self.claims.iter().flat_map(|(file, repos)| repos.iter().map(|repo| (*file, *repo))).collect()
     }

@@ -1,9 +1,10 @@
-//! A scene: some verbs at once, whose operations on the stores run sequentially in an order that a
-//! seed decides.
+//! A scene: some actors that act concurrently. Their operations on the stores run in an order that
+//! a seed decides.
 //!
-//! At every moment all actors but one wait at a gate. So a seed gives the same scene again,
+//! At every moment all actors but one wait at a gate. So a seed always gives the same scene,
 //! although hashing and SQLite have threads of their own. An actor that waits for the lock of a
-//! xorb or a file is at no gate; the holder of the lock is known.
+//! xorb or a file is at no gate. Such an actor is detected, because the holder of the lock is
+//! known, and the scene continues without it.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,14 +18,14 @@ use rand::rngs::StdRng;
 use super::gate::Stage;
 use crate::runtime::clock::ManualClock;
 
-/// Operations that are done under the lock of a xorb, or of a file.
+/// Operations that run under the lock of a xorb or a file.
 pub(super) const LOCKED: &[&str] = &[
     "stage_xorb",
     "publish",
     "publish_xorb",
     "begin_object",
     "replace_xorb",
-    "bury_object",
+    "mark_object_dead",
     "find_life",
     "delete",
     "share_xorb",
@@ -33,46 +34,50 @@ pub(super) const LOCKED: &[&str] = &[
     "owned_xorbs",
     "register",
     "begin_registration",
-    "enter_files",
+    "write_step",
     "publish_registration",
-    "enter_dedup",
+    "write_dedup_step",
     "abandon_registrations",
-    "clear_registration",
+    "sweep_registrations",
     "remove_claims",
 ];
 
-/// The same for a check, which reads the row once more under the lock.
-pub(super) const LOCKED_IN_CHECK: &[&str] = &["find_xorb", "find_chunks", "mark_sound", "heal_xorb"];
+/// Operations of a check that run under the lock of its xorb: the check reads the row once more
+/// there.
+pub(super) const LOCKED_IN_CHECK: &[&str] = &["find_xorb", "find_chunks", "mark_sound", "describe_xorb_again"];
 
-/// Rounds after which an actor that should be waiting for a lock is taken to do so.
+/// Rounds without progress after which an actor counts as waiting for its lock.
 const LOCK_ROUND_COUNT: usize = 3;
 
 /// An actor of a scene.
 pub(super) struct Actor<T> {
     pub(super) acting: BoxFuture<'static, T>,
-    /// The lock that it takes: that of a xorb, or of a file.
+    /// The number of the lock that it takes, if any.
     pub(super) lock: Option<usize>,
     /// Its operations under that lock.
     pub(super) locked: &'static [&'static str],
-    /// Whether it is a process of its own, beside the server.
+    /// Whether it is a separate process beside the server.
     pub(super) is_command: bool,
 }
 
 /// The processes that die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crash {
-    Everybody,
+    AllProcesses,
     Command,
 }
 
-/// The events of a scene, after so many operations.
+/// The events of a scene, each after a number of operations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Script {
-    /// The actors that go first, as far as they wait at a gate; then it is random.
+    /// The actors of the first operations, in order, if they wait at a gate. Afterwards the order
+    /// is random.
     pub(super) lead: Vec<usize>,
     /// An actor that waits before this operation until no other actor can continue.
     pub(super) held: Option<(usize, &'static str)>,
+    /// After how many operations which processes die.
     pub(super) crash: Option<(usize, Crash)>,
+    /// After how many operations the clock jumps, and how far.
     pub(super) jump: Option<(usize, Duration)>,
 }
 
@@ -102,7 +107,7 @@ pub(super) async fn play<T>(
         if let Some((_, who)) = script.crash.filter(|(at, _)| crash.is_none() && *at <= order.len()) {
             crash = Some(who);
             for (index, actor) in cast.iter_mut().enumerate() {
-                if who == Crash::Everybody || actor.as_ref().is_some_and(|actor| actor.is_command) {
+                if who == Crash::AllProcesses || actor.as_ref().is_some_and(|actor| actor.is_command) {
                     stage.kill(index);
                     *actor = None;
                 }
@@ -161,6 +166,7 @@ async fn settle<T>(stage: &Stage, cast: &mut [Option<Actor<T>>], outcomes: &mut 
     .await;
 }
 
+/// Whether this actor wants a lock that another actor holds.
 fn waits_for_lock<T>(stage: &Stage, cast: &[Option<Actor<T>>], index: usize) -> bool {
     let Some(wanted) = cast[index].as_ref().and_then(|actor| actor.lock) else { return false };
     let holds = |(other, actor): (usize, &Option<Actor<T>>)| {

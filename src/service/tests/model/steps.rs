@@ -1,4 +1,4 @@
-//! The next step, by a seed.
+//! Chooses the next step at random.
 
 use std::time::Duration;
 
@@ -15,14 +15,15 @@ use crate::runtime::clock::{Clock, Timestamp};
 use crate::service::gc::{Action, CollectionPlan, MIN_GRACE, PlannedXorb};
 use crate::service::tests::faults::Moment;
 
-/// Collections after which nothing may be left: of live, condemned, and half deleted xorbs.
+/// Number of collections at the end of a seed. They condemn and delete all xorbs and complete
+/// deletions, so nothing may be left after them.
 const LAST_COUNT: usize = 4;
 
 /// Plans that are stored to be executed later.
 const PLAN_COUNT: usize = 4;
 
 impl World {
-    /// Takes a step; returns as how many it counts.
+    /// Takes a step; returns the number of steps that it counts for.
     pub(super) async fn step(&mut self) -> Result<usize, Failure> {
         if self.rng.random_ratio(1, 40) {
             self.popular = self.rng.random_range(0..PALETTE.xorbs.len());
@@ -52,7 +53,7 @@ impl World {
             }
             146..150 => self.forget_references().await?,
             150..300 => self.close_scene().await?,
-            300..330 => self.drama().await?,
+            300..330 => self.play_drama().await?,
             330..345 => self.rot().await?,
             345..355 => self.treat().await?,
             _ => self.scene().await?,
@@ -75,7 +76,8 @@ impl World {
         Duration::from_millis(self.rng.random_range(1..millis(longest)))
     }
 
-    /// One to three verbs at once, in which something may go wrong.
+    /// Plays one to four random verbs at once, perhaps with a crash, a jump of the clock, or a
+    /// fault.
     async fn scene(&mut self) -> Result<usize, Failure> {
         let count = [1, 1, 1, 1, 2, 2, 2, 3, 3, 4][self.rng.random_range(0..10)];
         let focus = self.random_xorb();
@@ -90,7 +92,7 @@ impl World {
         let who = if verbs.iter().any(Verb::deletes) && self.rng.random_bool(0.4) {
             Crash::Command
         } else {
-            Crash::Everybody
+            Crash::AllProcesses
         };
         let script = Script {
             crash: self.rng.random_bool(0.05).then(|| (self.rng.random_range(0..8 * count), who)),
@@ -101,8 +103,8 @@ impl World {
         self.play(verbs, script, fault).await
     }
 
-    /// A scene about one xorb that is being deleted, may be deleted, or does not exist, with a
-    /// collection. Jumps of time and failures are likely, so that guards matter.
+    /// Plays a scene about one xorb that is being deleted, may be deleted, or does not exist,
+    /// together with a collection. Jumps of time and faults are likely, so that guards are needed.
     async fn close_scene(&mut self) -> Result<usize, Failure> {
         let xorb = self.endangered_xorb();
         let mut verbs: Vec<Verb> = (0..self.rng.random_range(1..3)).map(|_| self.verb_about(xorb)).collect();
@@ -117,7 +119,7 @@ impl World {
         let longest =
             [DAY * 2, DAY * 2, MIN_GRACE + DAY * 4, MIN_GRACE + DAY * 4, DAY * 20][self.rng.random_range(0..5)];
         let time = Duration::from_millis(self.rng.random_range(millis(longest / 2)..millis(longest)));
-        let who = if self.rng.random_bool(0.6) { Crash::Command } else { Crash::Everybody };
+        let who = if self.rng.random_bool(0.6) { Crash::Command } else { Crash::AllProcesses };
         let script = Script {
             crash: self.rng.random_bool(0.15).then(|| (self.rng.random_range(0..20), who)),
             jump: self.rng.random_bool(0.7).then(|| (self.rng.random_range(0..12), time)),
@@ -187,7 +189,7 @@ impl World {
         Verb::Ask { who, chunk }
     }
 
-    /// A xorb; rather one that is about to go, or one that many others come for.
+    /// A random xorb, preferably one whose deletion is planned, or a popular one.
     pub(super) fn random_xorb(&mut self) -> usize {
         let planned = self.plans.iter().flat_map(|plan| plan.xorbs()).filter_map(|xorb| PALETTE.xorb(&xorb.hash));
         let passing = self.lives.iter().filter(|(_, life)| life.state != XorbState::Live).map(|(xorb, _)| *xorb);
@@ -233,7 +235,7 @@ impl World {
         }
     }
 
-    /// A plan; rather one that would delete what has been condemned again since.
+    /// A random plan, preferably one whose xorbs were condemned again since.
     fn random_plan(&mut self) -> CollectionPlan {
         let is_condemned = |planned: &PlannedXorb| {
             let life = self.xorb(&planned.hash).and_then(|xorb| self.lives.get(&xorb));
@@ -249,7 +251,8 @@ impl World {
         self.plans[at].clone()
     }
 
-    /// The upload before the registration of a file with this xorb.
+    /// The xorb to upload, so that a file with `xorb` can be registered later: mostly a missing
+    /// xorb of such a file.
     fn wanted_xorb(&mut self, xorb: usize) -> usize {
         let made = PALETTE.made_of(xorb);
         if made.is_empty() || self.rng.random_bool(0.4) {
@@ -279,7 +282,7 @@ impl World {
         Verb::Register { who, file, recipe, listed }
     }
 
-    /// A claim; rather one to a file that is made of this xorb.
+    /// A random claim, preferably to a file that is made of this xorb.
     fn random_claim(&mut self, xorb: usize) -> Option<(usize, usize)> {
         let mut claims = self.record.all_claims();
         let made: Vec<_> =
@@ -306,7 +309,7 @@ impl World {
         }
     }
 
-    /// Reads a registered file, and one without a claim.
+    /// Reads a registered file, and checks that a file without a claim is not visible.
     async fn read_sample(&mut self) -> Result<(), Failure> {
         let claimed = self.record.all_claims();
         if !claimed.is_empty() {
@@ -321,6 +324,7 @@ impl World {
         Ok(())
     }
 
+    /// Checks that a registered file has its bytes, or is refused because of known damage.
     async fn read_equal(&mut self, file: usize, repo: usize) -> Result<(), Failure> {
         let made = &PALETTE.files[file];
         let read = read_file(&self.server, &claims(repo), made.hash, None).await;
@@ -332,7 +336,7 @@ impl World {
             return ensure(is_refused, Fault::Damage, || format!("file {file} for {repo}: {read:?}"));
         }
         if of.iter().any(|xorb| self.hurt.contains(xorb)) {
-            // The damage is not known yet, but no reader gets wrong bytes either.
+            // The damage is not known yet, but readers must not get wrong bytes.
             let is_fair = is_same || matches!(read, Outcome::Failed(_));
             return ensure(is_fair, Fault::Damage, || format!("file {file} for {repo}: {read:?}"));
         }
@@ -346,10 +350,12 @@ impl World {
         Ok(())
     }
 
-    /// Deletes the references of a file, as a bug might; time passes, and they are repaired.
+    /// Deletes the references of a file, as a bug might. Collections must not delete its xorbs.
+    /// Then the references are restored.
     async fn forget_references(&mut self) -> Result<usize, Failure> {
+        // The statement must use both parameters of `corrupt_row`, hence `0 * ?2`.
         const FORGET: &str = "DELETE FROM xorb_files WHERE file_id = (SELECT id + 0 * ?2 FROM files WHERE hash = ?1)";
-        const MEND: &str = "INSERT OR IGNORE INTO xorb_files (xorb_id, file_id) \
+        const RESTORE: &str = "INSERT OR IGNORE INTO xorb_files (xorb_id, file_id) \
              SELECT xorbs.id, files.id FROM xorbs, files WHERE xorbs.hash = ?1 AND files.hash = ?2";
         let files: Vec<usize> = self.record.claims.keys().copied().collect();
         if files.is_empty() {
@@ -373,14 +379,14 @@ impl World {
         }
         for xorb in self.record.made_of[&file].clone() {
             let xorb = self.hash_of(xorb);
-            self.index.corrupt_pair(MEND, xorb.as_bytes(), hash.as_bytes()).await.unwrap();
+            self.index.corrupt_pair(RESTORE, xorb.as_bytes(), hash.as_bytes()).await.unwrap();
         }
         Ok(3)
     }
 
-    /// All claims are removed, and all xorbs are deleted.
+    /// Ends a seed: removes all claims, and checks that collections then delete everything.
     pub(super) async fn end(&mut self) -> Result<(), Failure> {
-        self.cure_all().await?;
+        self.repair_all().await?;
         self.read_all().await?;
         let files: Vec<usize> = self.record.claims.keys().copied().collect();
         for file in files {

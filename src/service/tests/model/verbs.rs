@@ -1,4 +1,6 @@
-//! The actions of clients and commands on a store, and their outcomes.
+//! Verbs: the actions of clients and commands on a store, and their outcomes.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
@@ -19,15 +21,15 @@ use crate::service::reconstruct::XorbPlan;
 use crate::service::scrub::Checked;
 use crate::service::tests::claims::writer;
 use crate::service::{
-    BodyError, Cas, Detail, Form, GrantedUpload, ReconstructError, RegisterError, RemoveError, Upload, UploadError,
+    BodyError, Detail, Form, GrantedUpload, ReconstructError, RegisterError, RemoveError, Server, Upload, UploadError,
     verify,
 };
 
-/// Repositories, in two domains. The number after the last one is the operator of all.
+/// Repositories of two owners. `ADMIN` stands for the operator of all repositories.
 pub(super) const REPOS: [&str; 3] = ["a/x", "a/y", "b/x"];
 pub(super) const ADMIN: usize = REPOS.len();
 
-/// Something that is done to the store. Xorbs, files, recipes and chunks are places in the palette.
+/// An action on the store. Xorbs, files, recipes and chunks are indexes into the palette.
 #[derive(Clone, Debug)]
 pub(super) enum Verb {
     Upload { who: usize, xorb: usize, form: usize },
@@ -47,36 +49,36 @@ pub(super) enum Verb {
     Recover,
 }
 
-/// From where bytes can be fetched.
+/// A byte range that a URL can be made for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) xorb: XorbHash,
     pub(super) bytes: ByteRange,
-    /// Of the whole blob.
+    /// The checksum of the whole blob.
     pub(super) checksum: u64,
     /// The blob.
     pub(super) incarnation: Incarnation,
-    /// Whether a URL from this second is refused, since the blob was described anew in it, or will
-    /// have been.
+    /// Whether a URL of this second is refused, because the blob is described anew in this second.
     pub(super) has_moved: bool,
 }
 
 /// The outcome of a verb.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// The xorb is there; whether by this upload.
+    /// The xorb is stored; true if the blob of this upload is stored now.
     Stored(bool),
     /// The xorb is being deleted.
     Busy,
-    /// A xorb that it names is damaged, and known to be.
+    /// The verb was refused, because a xorb that it names is marked as damaged.
     Damaged,
     Renewed(bool),
     Registered,
     Missing(XorbHash),
-    /// The bytes, and from where they could be fetched.
+    /// The bytes, if they were found, and the ranges of blobs from which they were read.
     Bytes(Option<Vec<u8>>, Vec<Place>),
-    /// These xorbs may be used until then.
+    /// A dedup response: these xorbs were promised until this time.
     Told(Vec<XorbHash>, u64),
+    /// A dedup query found nothing.
     Untold,
     Removed,
     NotThere,
@@ -89,13 +91,13 @@ pub(super) enum Outcome {
     Recovered,
     /// A check found that the blob is the xorb, or that it is not.
     Sound(bool),
-    /// The xorbs were changed or deleted during the check.
+    /// Nothing was checked, because the xorb was changed or deleted meanwhile.
     Passed,
     Failed(String),
 }
 
 impl Verb {
-    /// The lock that it takes. Those of files are numbered after those of xorbs.
+    /// The number of the lock that it takes. Locks of files are numbered after those of xorbs.
     pub(super) fn lock(&self) -> Option<usize> {
         match self {
             Self::Upload { xorb, .. } | Self::Grant { xorb, .. } | Self::Check { xorb } => Some(*xorb),
@@ -115,13 +117,14 @@ impl Verb {
     pub(super) const fn may_heal(&self, healed: usize) -> bool {
         match self {
             Self::Upload { xorb, .. } | Self::Grant { xorb, .. } | Self::Check { xorb } => *xorb == healed,
-            // It checks sources that it cannot copy, and its new xorb may exist and be damaged.
+            // A compaction checks sources that it cannot copy, and its new xorb may exist and be
+            // damaged.
             Self::Compact(_) => true,
             _ => false,
         }
     }
 
-    /// Whether it deletes blobs, or is what only one process does at a time for other reasons.
+    /// Whether only one process at a time may perform it, mostly because it deletes blobs.
     pub(super) const fn deletes(&self) -> bool {
         matches!(self, Self::Collect | Self::Execute(_) | Self::Compact(_) | Self::Recover)
     }
@@ -145,26 +148,32 @@ fn failed(error: impl std::fmt::Debug) -> Outcome {
     Outcome::Failed(format!("{error:?}"))
 }
 
-/// `presence` says whether another process may be running, as far as the actor knows. With
-/// `lacks_name` URLs are for whatever blob the xorb has.
-pub(super) async fn perform(cas: Cas, policy: Policy, (presence, lacks_name): (Presence, bool), verb: Verb) -> Outcome {
+/// Performs a verb. `presence` says whether another process may be running, as far as the actor
+/// knows. If `lacks_name`, a URL reads the current blob of its xorb, even if it was made for
+/// another one.
+pub(super) async fn perform(
+    server: Arc<Server>,
+    policy: Policy,
+    (presence, lacks_name): (Presence, bool),
+    verb: Verb,
+) -> Outcome {
     match verb {
-        Verb::Upload { who, xorb, form } => stored(upload(&cas, who, xorb, form).await),
-        Verb::Grant { who, xorb, form } => stored(upload_granted(&cas, who, xorb, form).await),
+        Verb::Upload { who, xorb, form } => stored(upload(&server, who, xorb, form).await),
+        Verb::Grant { who, xorb, form } => stored(upload_granted(&server, who, xorb, form).await),
         Verb::Renew { who, xorb } => {
-            cas.renew(&claims(who), PALETTE.xorbs[xorb].hash).await.map_or_else(failed, Outcome::Renewed)
+            server.renew(&claims(who), PALETTE.xorbs[xorb].hash).await.map_or_else(failed, Outcome::Renewed)
         }
         Verb::Register { who, file, recipe, listed } => {
-            match cas.register(&claims(who), PALETTE.shard(file, recipe, &listed).into()).await {
+            match server.register(&claims(who), PALETTE.shard(file, recipe, &listed).into()).await {
                 Ok(_) => Outcome::Registered,
                 Err(RegisterError::MissingXorb { xorb }) => Outcome::Missing(xorb),
                 Err(RegisterError::DamagedXorb { .. }) => Outcome::Damaged,
                 Err(error) => failed(error),
             }
         }
-        Verb::Read { who, file, range } => read_file(&cas, &claims(who), PALETTE.files[file].hash, range).await,
-        Verb::Fetch(url) => fetch(&cas, &url, lacks_name).await,
-        Verb::Ask { who, chunk } => match cas.dedup_response(&claims(who), PALETTE.chunks[chunk]).await {
+        Verb::Read { who, file, range } => read_file(&server, &claims(who), PALETTE.files[file].hash, range).await,
+        Verb::Fetch(url) => fetch(&server, &url, lacks_name).await,
+        Verb::Ask { who, chunk } => match server.dedup_response(&claims(who), PALETTE.chunks[chunk]).await {
             Ok(None) => Outcome::Untold,
             Ok(Some(response)) => parse_dedup_response(&response).map_or_else(failed, |shard| {
                 let xorbs = shard.xorbs.iter().map(|xorb| xorb.hash).collect();
@@ -172,25 +181,27 @@ pub(super) async fn perform(cas: Cas, policy: Policy, (presence, lacks_name): (P
             }),
             Err(error) => failed(error),
         },
-        Verb::Remove { who, file } => match cas.remove_file(&claims(who), PALETTE.files[file].hash, None).await {
+        Verb::Remove { who, file } => match server.remove_file(&claims(who), PALETTE.files[file].hash, None).await {
             Ok(_) => Outcome::Removed,
             Err(RemoveError::NotFound) => Outcome::NotThere,
             Err(error) => failed(error),
         },
-        Verb::Check { xorb } => match cas.check_xorb(PALETTE.xorbs[xorb].hash, &mut verify::Pace::new(None)).await {
-            Ok(Checked::Sound) => Outcome::Sound(true),
-            Ok(Checked::Damaged(_)) => Outcome::Sound(false),
-            Ok(Checked::Skipped) => Outcome::Passed,
-            Err(error) => failed(error),
-        },
-        Verb::Plan => or_abort(cas.plan_collection(policy).await, Outcome::Planned),
-        Verb::Execute(plan) => Outcome::Collected(cas.collect(plan, &Pace::default()).await),
-        Verb::Collect => or_abort(cas.collect_garbage(policy, &Pace::default()).await, Outcome::Collected),
-        Verb::PlanCompaction(min_live) => {
-            or_abort(cas.plan_compaction(policy, min_live).await, Outcome::CompactionPlanned)
+        Verb::Check { xorb } => {
+            match server.store.check_xorb(PALETTE.xorbs[xorb].hash, &mut verify::Pace::new(None)).await {
+                Ok(Checked::Sound) => Outcome::Sound(true),
+                Ok(Checked::Damaged(_)) => Outcome::Sound(false),
+                Ok(Checked::Skipped) => Outcome::Passed,
+                Err(error) => failed(error),
+            }
         }
-        Verb::Compact(plan) => Outcome::Compacted(cas.compact(plan, presence, &Pace::default()).await),
-        Verb::Recover => cas.recover().await.map_or_else(failed, |_| Outcome::Recovered),
+        Verb::Plan => or_abort(server.store.plan_collection(policy).await, Outcome::Planned),
+        Verb::Execute(plan) => Outcome::Collected(server.store.collect(plan, &Pace::default()).await),
+        Verb::Collect => or_abort(server.store.collect_garbage(policy, &Pace::default()).await, Outcome::Collected),
+        Verb::PlanCompaction(min_live) => {
+            or_abort(server.store.plan_compaction(policy, min_live).await, Outcome::CompactionPlanned)
+        }
+        Verb::Compact(plan) => Outcome::Compacted(server.store.compact(plan, presence, &Pace::default()).await),
+        Verb::Recover => server.store.recover().await.map_or_else(failed, |_| Outcome::Recovered),
     }
 }
 
@@ -216,22 +227,22 @@ fn body(xorb: &Xorb, form: usize) -> impl futures_util::Stream<Item = Result<Byt
     stream::iter(pieces.collect::<Vec<_>>())
 }
 
-async fn upload(cas: &Cas, who: usize, xorb: usize, form: usize) -> Result<bool, UploadError> {
+async fn upload(server: &Arc<Server>, who: usize, xorb: usize, form: usize) -> Result<bool, UploadError> {
     let xorb = &PALETTE.xorbs[xorb];
     let declared_len = Some(xorb.forms[form].bytes().len() as u64);
     let body = body(xorb, form);
     let (claims, claimed, max_len) = (&claims(who), xorb.hash, MAX_XORB_SERIALIZED_LEN);
-    let uploaded = cas.upload(Upload { claims, claimed, max_len, declared_len, body }).await?;
+    let uploaded = server.upload(Upload { claims, claimed, max_len, declared_len, body }).await?;
     Ok(uploaded.was_inserted)
 }
 
-async fn upload_granted(cas: &Cas, who: usize, xorb: usize, form: usize) -> Result<bool, UploadError> {
+async fn upload_granted(server: &Arc<Server>, who: usize, xorb: usize, form: usize) -> Result<bool, UploadError> {
     let xorb = &PALETTE.xorbs[xorb];
-    let grant = grant(who, xorb, form, cas.clock.as_ref());
+    let grant = grant(who, xorb, form, server.store.clock.as_ref());
     let declared_len = Some(grant.body_len);
     let body = body(xorb, form);
-    cas.upload_granted(GrantedUpload { grant, xorb: xorb.hash, declared_len, body }).await?;
-    cas.commit_granted(&claims(who), xorb.hash, grant).await?;
+    server.upload_granted(GrantedUpload { grant, xorb: xorb.hash, declared_len, body }).await?;
+    server.commit_granted(&claims(who), xorb.hash, grant).await?;
     Ok(false)
 }
 
@@ -250,21 +261,26 @@ fn grant(who: usize, xorb: &Xorb, form: usize, clock: &dyn Clock) -> Grant {
 }
 
 /// Reads a range as a client does: requests a plan, and downloads it.
-pub(super) async fn read_file(cas: &Cas, claims: &Claims, file: FileHash, range: Option<ByteRange>) -> Outcome {
-    let issued = cas.clock.now().as_secs();
-    let plan = match cas.reconstruct(claims, file, range, Detail::Terms).await {
+pub(super) async fn read_file(
+    server: &Arc<Server>,
+    claims: &Claims,
+    file: FileHash,
+    range: Option<ByteRange>,
+) -> Outcome {
+    let issued = server.store.clock.now().as_secs();
+    let plan = match server.reconstruct(claims, file, range, Detail::Terms).await {
         Ok(plan) => plan,
         Err(ReconstructError::NotFound) => return Outcome::Bytes(None, Vec::new()),
         Err(error) => return failed(error),
     };
     let (mut bytes, mut places) = (Vec::new(), Vec::new());
     for term in &plan.plan.file.terms {
-        let xorb = match cas.find(term.xorb).await {
+        let xorb = match server.store.find(term.xorb).await {
             Ok(Some(xorb)) => xorb,
             other => return failed(other),
         };
         let Some(raw) = xorb.layout().raw_range(term.chunks) else { return failed(term) };
-        let pieces = match cas.read(&xorb, Form::Raw, raw).await {
+        let pieces = match server.store.read(&xorb, Form::Raw, raw).await {
             Ok(pieces) => pieces.try_collect::<Vec<Bytes>>().await,
             Err(error) => return failed(error),
         };
@@ -272,7 +288,7 @@ pub(super) async fn read_file(cas: &Cas, claims: &Claims, file: FileHash, range:
             Ok(pieces) => bytes.extend(pieces.concat()),
             Err(error) => return failed(error),
         }
-        // Not where it was replaced just then.
+        // No place is recorded if the blob was replaced between the plan and the read.
         let (checksum, incarnation, has_moved) = (xorb.crc64(), xorb.incarnation(), xorb.has_moved_since(issued));
         let is_same = |plan: &&XorbPlan| plan.xorb == term.xorb && plan.incarnation == incarnation;
         let fetched = plan.plan.xorbs.iter().filter(is_same);
@@ -285,18 +301,18 @@ pub(super) async fn read_file(cas: &Cas, claims: &Claims, file: FileHash, range:
     bytes.map_or_else(|| failed("too few bytes"), |bytes| Outcome::Bytes(Some(bytes), places))
 }
 
-/// Downloads by a URL that a client got earlier.
-async fn fetch(cas: &Cas, url: &Url, lacks_name: bool) -> Outcome {
-    let xorb = match cas.find(PALETTE.xorbs[url.xorb].hash).await {
+/// Downloads the bytes of a URL that a client got earlier.
+async fn fetch(server: &Arc<Server>, url: &Url, lacks_name: bool) -> Outcome {
+    let xorb = match server.store.find(PALETTE.xorbs[url.xorb].hash).await {
         Ok(Some(xorb)) => xorb,
         Ok(None) => return Outcome::Bytes(None, Vec::new()),
         Err(error) => return failed(error),
     };
-    // As the route does it.
+    // Find the blob of the URL as the HTTP route does.
     let xorb = if xorb.incarnation() == url.incarnation || lacks_name {
         xorb
     } else {
-        match cas.find_replaced(xorb.hash(), url.incarnation).await {
+        match server.store.find_replaced(xorb.hash(), url.incarnation).await {
             Ok(Some(xorb)) => xorb,
             Ok(None) => return Outcome::Bytes(None, Vec::new()),
             Err(error) => return failed(error),
@@ -305,7 +321,7 @@ async fn fetch(cas: &Cas, url: &Url, lacks_name: bool) -> Outcome {
     if xorb.has_moved_since(url.issued / 1000) || url.bytes.end() > xorb.layout().serialized_len() {
         return Outcome::Bytes(None, Vec::new());
     }
-    match cas.read(&xorb, Form::Serialized, url.bytes).await {
+    match server.store.read(&xorb, Form::Serialized, url.bytes).await {
         Ok(pieces) => {
             let pieces = pieces.try_collect::<Vec<Bytes>>().await;
             pieces.map_or_else(failed, |pieces| Outcome::Bytes(Some(pieces.concat()), Vec::new()))
@@ -314,7 +330,7 @@ async fn fetch(cas: &Cas, url: &Url, lacks_name: bool) -> Outcome {
     }
 }
 
-/// The form of a xorb with this checksum.
+/// The bytes of a xorb in the form that has this checksum.
 pub(super) fn form_of(xorb: usize, checksum: u64) -> Option<&'static [u8]> {
     let forms = PALETTE.xorbs[xorb].forms.iter().map(|form| form.bytes());
     forms.into_iter().find(|bytes| Crc64::of(bytes) == checksum)

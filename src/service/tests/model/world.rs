@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::compact::Made;
 use super::forgotten::ForgottenRecords;
 use super::gate::{Gate, Stage};
-use super::guards::{Guard, Weakness};
+use super::guards::{BrokenGuards, Guard};
 use super::record::{Failure, Fault, Record, ensure};
 use super::scene::{Actor, Crash, LOCKED, Played, Script, play};
 use super::verbs::{Outcome, Verb, perform};
@@ -24,33 +24,33 @@ use crate::blob::memory::MemoryBlobStore;
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::StoreId;
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{Collect, Index, ObjectIndex, RecordIndex, XorbLife, XorbState};
+use crate::index::{Collect, ObjectIndex, RecordIndex, XorbIndex, XorbLife, XorbState};
 use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::runtime::metrics::Metrics;
 use crate::service::fsck::Presence;
 use crate::service::gc::{CollectionPlan, MIN_GRACE, OBJECT_RETENTION, Policy};
 use crate::service::tests::faults::{Faults, FaultyBlobs, FaultyIndex, Moment};
-use crate::service::{Budget, Cas};
+use crate::service::{Server, Settings, Store};
 
-/// The store of every world.
+/// The store id in every world.
 const STORE_ID: StoreId = StoreId::from_bytes([7; 16]);
 
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Between the two steps.
+/// The time between condemnation and deletion.
 pub(super) const CONDEMNED: Duration = DAY;
 
-/// How long an upload may take to publish what it has staged.
+/// Age at which a collection abandons the staged row of an upload.
 const STAGED_LIFE: Duration = DAY;
 
-/// A scene takes milliseconds. After this long it is taken to be stuck.
+/// Time after which a scene counts as stuck. Most scenes take milliseconds.
 const STUCK: Duration = Duration::from_secs(120);
 
 /// Steps that are printed after a failure.
 const HISTORY_COUNT: usize = 60;
 
-/// An index without anything, as a file.
+/// The file of an empty index.
 static EMPTY: OnceCell<Vec<u8>> = OnceCell::const_new();
 
 pub(super) struct World {
@@ -59,45 +59,49 @@ pub(super) struct World {
     pub(super) record: Record,
     /// Plans that were made and not yet executed.
     pub(super) plans: Vec<CollectionPlan>,
-    /// The latest that the clock has ever shown.
+    /// The latest time that the clock has shown.
     pub(super) latest: u64,
     /// The rows of xorbs, as of the last check.
     pub(super) lives: HashMap<usize, XorbLife>,
-    /// How often things have happened.
+    /// Counts of events, by name.
     pub(super) counts: BTreeMap<&'static str, u64>,
     pub(super) history: VecDeque<String>,
-    pub(super) server: Cas,
+    pub(super) server: Arc<Server>,
     pub(super) index: SqliteIndex,
     /// The first of a few xorbs that are popular at the moment.
     pub(super) popular: usize,
+    /// Whether removals are frequent at the moment.
     pub(super) is_shrinking: bool,
-    /// When a process that was alone with the store collected garbage, in the last step.
+    /// The time at which a collection began, if it was the only verb of the last scene and nothing
+    /// failed.
     pub(super) collected: Option<u64>,
     /// Whether the condemnation of a promised xorb, or a deletion soon after it, does not count as
     /// a failure.
     pub(super) is_lenient: bool,
-    /// Xorbs whose blobs do not match their rows, and those with rows that say so, as of the last
-    /// check.
+    /// Xorbs whose blobs do not match their rows, as of the last check.
     pub(super) hurt: BTreeSet<usize>,
+    /// Xorbs whose rows are marked as damaged, as of the last check.
     pub(super) marked: BTreeSet<usize>,
-    /// Xorbs that were damaged, and not seen sound and unmarked since.
-    pub(super) ailing: BTreeSet<usize>,
-    /// The blobs of visible xorbs, as of the last check, and those that were ever damaged.
+    /// Damaged xorbs that were not seen sound and unmarked since.
+    pub(super) unrepaired: BTreeSet<usize>,
+    /// The blobs that visible rows named at the last check.
     pub(super) named: BTreeMap<usize, BlobKey>,
-    pub(super) rotten: HashSet<BlobKey>,
+    /// All blobs that were ever damaged.
+    pub(super) ever_damaged: HashSet<BlobKey>,
     pub(super) blobs: MemoryBlobStore,
     pub(super) made: Made,
-    command: Cas,
-    weakness: Weakness,
-    /// Of the generation that the server knows of.
+    /// A second process, which collects and compacts beside the server.
+    command: Arc<Server>,
+    weakness: BrokenGuards,
+    /// The generation of the index that the server has seen last.
     seen: Option<u64>,
     directory: TempDir,
 }
 
-/// One verb of a scene and what became of it.
+/// One verb of a scene and its outcome.
 pub(super) struct Deed {
     pub(super) verb: Verb,
-    /// When it began, and its outcome; nothing where its process has died.
+    /// The time when it began, and its outcome; `None` if its process died.
     pub(super) done: Option<(u64, Outcome)>,
     /// Whether an operation was made to fail.
     pub(super) was_hit: bool,
@@ -106,12 +110,12 @@ pub(super) struct Deed {
 /// The events of a scene.
 pub(super) struct Act {
     pub(super) deeds: Vec<Deed>,
-    /// When it began.
+    /// The time when it began.
     pub(super) begin: Timestamp,
     pub(super) has_jumped: bool,
-    /// Xorbs that could be counted on when it began.
+    /// Xorbs that were promised or needed when it began.
     pub(super) safe: HashSet<usize>,
-    /// Xorbs that were damaged when it began, and those that were known to be.
+    /// Xorbs that were damaged when it began, and those that were marked.
     pub(super) hurt: BTreeSet<usize>,
     pub(super) marked: BTreeSet<usize>,
 }
@@ -133,7 +137,7 @@ impl World {
         index.set_store(STORE_ID, None).await.unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
         let blobs = MemoryBlobStore::new();
-        let weakness = Weakness::new(broken, blobs.clone());
+        let weakness = BrokenGuards::new(broken, blobs.clone());
         let process = || process(&index, &blobs, &weakness, &clock);
         Self {
             rng: StdRng::seed_from_u64(seed),
@@ -150,9 +154,9 @@ impl World {
             collected: None,
             hurt: BTreeSet::new(),
             marked: BTreeSet::new(),
-            ailing: BTreeSet::new(),
+            unrepaired: BTreeSet::new(),
             named: BTreeMap::new(),
-            rotten: HashSet::new(),
+            ever_damaged: HashSet::new(),
             is_lenient: false,
             made: Made::default(),
             seen: None,
@@ -168,6 +172,7 @@ impl World {
         *self.counts.entry(what).or_default() += by;
     }
 
+    /// Adds a line to the history, which is printed after a failure.
     pub(super) fn tell(&mut self, what: String) {
         if self.history.len() == HISTORY_COUNT {
             self.history.pop_front();
@@ -181,23 +186,24 @@ impl World {
         self.look_at_clock();
     }
 
+    /// Updates the latest time and the promises after the clock was moved.
     pub(super) fn look_at_clock(&mut self) {
         let now = self.clock.now();
         self.latest = self.latest.max(now.as_millis());
         self.record.look_at_clock(now);
     }
 
-    /// A process whose operations wait at a gate.
-    fn cast(&self, process: &Cas, faults: &Faults) -> Cas {
-        let mut cas = process.clone();
+    /// A copy of a process whose store operations pass these faults and their gate.
+    fn cast(&self, process: &Arc<Server>, faults: &Faults) -> Arc<Server> {
         let (inner, weakness) = (self.index.clone(), self.weakness.clone());
-        let parts = cas.parts_mut();
-        parts.index = Arc::new(FaultyIndex { inner, faults: faults.clone(), weakness });
-        parts.blobs = Arc::new(FaultyBlobs { inner: self.blobs.clone(), faults: faults.clone() });
-        cas
+        let mut store = Store::clone(&process.store);
+        store.index = Arc::new(FaultyIndex { inner, faults: faults.clone(), weakness });
+        store.blobs = Arc::new(FaultyBlobs { inner: self.blobs.clone(), faults: faults.clone() });
+        Arc::new(Server { store: Arc::new(store), ..Server::clone(process) })
     }
 
-    /// Performs all of this at once. `fault` names the failing operation of a verb.
+    /// Plays a scene in which one actor performs each verb. `fault` selects the operation that
+    /// fails: the actor, the number of its operation, and the moment.
     pub(super) async fn act(
         &mut self,
         verbs: Vec<Verb>,
@@ -226,12 +232,12 @@ impl World {
             };
             let lacks_name = self.weakness.lacks(Guard::UrlNamesBlob);
             let presence = if is_command { Presence::Shared } else { Presence::Alone };
-            let cas = self.cast(if is_command { &self.command } else { &self.server }, &faults);
+            let server = self.cast(if is_command { &self.command } else { &self.server }, &faults);
             let (clock, lock, locked, verb) = (Arc::clone(&self.clock), verb.lock(), verb.locked(), verb.clone());
             let acting = async move {
                 gate.pass("begin").await;
                 let begin = clock.now().as_millis();
-                let outcome = perform(cas, policy(), (presence, lacks_name), verb).await;
+                let outcome = perform(server, policy(), (presence, lacks_name), verb).await;
                 // A process that dies here has done everything, without a response.
                 gate.pass("response").await;
                 (begin, outcome)
@@ -254,7 +260,7 @@ impl World {
                 self.count("crashes of the command", 1);
                 self.command = process(&self.index, &self.blobs, &self.weakness, &self.clock);
             }
-            Some(Crash::Everybody) => self.reboot().await?,
+            Some(Crash::AllProcesses) => self.reboot().await?,
         }
         if is_compacting {
             self.adopt().await;
@@ -264,7 +270,7 @@ impl World {
         Ok(Act { deeds: deeds.collect(), begin, has_jumped, safe, hurt, marked })
     }
 
-    /// Everything in memory is lost; the next process finds the stores.
+    /// A crash: everything in memory is lost, and the next process opens the stores.
     async fn reboot(&mut self) -> Result<(), Failure> {
         self.count("crashes", 1);
         if self.rng.random_bool(0.25) {
@@ -275,17 +281,17 @@ impl World {
         }
         self.restart().await?;
         while self.rng.random_bool(0.2) {
-            // The recovery dies as well.
+            // The process dies during the recovery, too.
             let stage = Arc::new(Stage::default());
             let gate = Gate::new(&stage, 0);
-            let cas = self.cast(&self.server, &Faults::behind(gate));
-            let acting = perform(cas, policy(), (Presence::Alone, false), Verb::Recover).boxed();
+            let server = self.cast(&self.server, &Faults::behind(gate));
+            let acting = perform(server, policy(), (Presence::Alone, false), Verb::Recover).boxed();
             let actors = vec![Actor { acting, lock: None, locked: LOCKED, is_command: false }];
-            let crash = Some((self.rng.random_range(0..6), Crash::Everybody));
+            let crash = Some((self.rng.random_range(0..6), Crash::AllProcesses));
             play(&stage, actors, Script { crash, ..Script::default() }, &self.clock, &mut self.rng).await;
             self.restart().await?;
         }
-        let recovered = self.server.recover().await;
+        let recovered = self.server.store.recover().await;
         recovered.map_err(|error| Failure::new(Fault::Response, format!("recovery: {error:?}")))?;
         let unfinished = self.index.unfinished_xorbs().await.unwrap();
         ensure(unfinished.is_empty(), Fault::Garbage, || format!("after a recovery there are {unfinished:?}"))
@@ -301,18 +307,18 @@ impl World {
     pub(super) async fn restart_in_order(&mut self) -> Result<(), Failure> {
         self.server.finish().await;
         self.restart().await?;
-        let recovered = self.server.recover().await;
+        let recovered = self.server.store.recover().await;
         recovered.map_err(|error| Failure::new(Fault::Response, format!("recovery: {error:?}"))).map(drop)
     }
 
-    /// The server notices what the command has deleted.
+    /// The server polls the generation, as it does every second.
     pub(super) async fn notice_hidden(&mut self) -> Result<(), Failure> {
-        let seen = self.server.forget_hidden(self.seen).await;
+        let seen = self.server.store.forget_hidden(self.seen).await;
         self.seen = Some(seen.map_err(|error| Failure::new(Fault::Response, format!("{error:?}")))?);
         Ok(())
     }
 
-    /// Compares the stores with each other and with the promises.
+    /// Compares the index and the blobs with each other and with the promises.
     pub(super) async fn check(&mut self) -> Result<(), Failure> {
         self.check_health().await?;
         let lives = self.index.xorb_lives(None, u32::MAX).await.unwrap();
@@ -328,15 +334,15 @@ impl World {
                 serialized_len += life.serialized_len;
                 raw_len += self.raw_len(xorb).await;
                 let is_there =
-                    self.named.get(&xorb).is_some_and(|key| blobs.contains(key)) || self.ailing.contains(&xorb);
+                    self.named.get(&xorb).is_some_and(|key| blobs.contains(key)) || self.unrepaired.contains(&xorb);
                 ensure(is_there, Fault::Torn, || format!("xorb {xorb} is visible without a blob"))?;
             }
         }
-        // Most are named by visible rows.
+        // Most blobs are named by visible rows.
         let named: HashSet<&BlobKey> = self.named.values().collect();
         let others = blobs.iter().filter(|blob| !named.contains(blob));
         let others = others.map(|blob| (blob.xorb_hash(), blob.incarnation())).collect();
-        let strays = self.index.unaccounted(others).await.unwrap();
+        let strays = self.index.unknown_names(others).await.unwrap();
         ensure(strays.is_empty(), Fault::Torn, || format!("neither a row nor an object has {strays:?}"))?;
         let sums = (totals.xorb_count, totals.serialized_len, totals.raw_len);
         ensure(sums == (count, serialized_len, raw_len), Fault::Torn, || format!("the totals are {totals:?}"))?;
@@ -371,17 +377,23 @@ impl World {
     }
 }
 
-fn process(index: &SqliteIndex, blobs: &MemoryBlobStore, weakness: &Weakness, clock: &Arc<ManualClock>) -> Cas {
+fn process(
+    index: &SqliteIndex,
+    blobs: &MemoryBlobStore,
+    weakness: &BrokenGuards,
+    clock: &Arc<ManualClock>,
+) -> Arc<Server> {
     let (inner, faults, weakness) = (index.clone(), Faults::default(), weakness.clone());
-    let budget = Budget { upload_count: 8, verify_worker_count: 2, layout_cache_len: 1 << 20 };
     let blobs = FaultyBlobs { inner: blobs.clone(), faults: faults.clone() };
     let index = FaultyIndex { inner, faults, weakness };
     let records = ForgottenRecords::new(STORE_ID);
     let clock = Arc::clone(clock) as _;
-    Cas::new(Arc::new(blobs), Arc::new(records), Arc::new(index), clock, Arc::new(Metrics::new()), budget)
+    let (blobs, records, index) = (Arc::new(blobs), Arc::new(records), Arc::new(index));
+    let settings = Settings::over(blobs, records, index, clock, Arc::new(Metrics::new()));
+    Server::new(&Settings { upload_count: 8, verify_worker_count: 2, layout_cache_len: 1 << 20, ..settings })
 }
 
-/// Its debug text, without plans and long byte strings.
+/// The beginning of its debug text, which may contain whole plans and long byte strings.
 fn short(what: &impl std::fmt::Debug) -> String {
     format!("{what:?}").chars().take(250).collect()
 }
@@ -390,9 +402,9 @@ fn path(directory: &TempDir) -> std::path::PathBuf {
     directory.path().join("index.sqlite")
 }
 
-/// In memory, where there is a file system for that: the index syncs every transaction.
+/// In memory if possible, because the index syncs every transaction.
 fn directory() -> TempDir {
-    // A container may have the directory and not let this user write there.
+    // In a container the directory may exist without being writable.
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 

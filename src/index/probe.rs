@@ -1,8 +1,8 @@
-//! For tests: what happens at each statement of a write transaction, and which transactions are
-//! slow.
+//! For test builds only: a hook at each statement of a write transaction, and a file of slow
+//! transactions.
 //!
-//! Only in test builds. The hook belongs to a thread, so a test with a runtime of one thread sees
-//! the statements of its own indexes only.
+//! The hook belongs to a thread. So a test whose runtime has one thread sees the statements of its
+//! own indexes only.
 
 use std::cell::RefCell;
 use std::fs::OpenOptions;
@@ -10,9 +10,9 @@ use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::index::error::{IndexError, IndexErrorKind};
+use super::error::{IndexError, IndexErrorKind};
 
-/// Transactions from this length on are recorded.
+/// Transactions that take at least this long are recorded.
 const SLOW: Duration = Duration::from_millis(20);
 
 /// The environment variable that names the file of slow transactions.
@@ -21,7 +21,7 @@ const SLOW_FILE: &str = "ZORB_TEST_SLOW_WRITES";
 /// A place in a write transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// Before it begins.
+    /// Before the transaction begins.
     Begin,
     /// Before a statement.
     Statement,
@@ -31,7 +31,7 @@ pub enum Place {
     Committed,
 }
 
-/// Called at each place, with the operation; returns whether it fails there.
+/// Called at each place with the name of the operation. Returns whether the operation fails there.
 pub type Hook = Box<dyn FnMut(Place, &'static str) -> bool + Send>;
 
 thread_local! {
@@ -49,7 +49,7 @@ pub fn take() -> Option<Hook> {
     HOOK.take()
 }
 
-/// Calls the hook of this thread.
+/// Calls the hook of this thread, and returns the failure that it asks for.
 pub(super) fn pass(place: Place, op: &'static str) -> Result<(), IndexError> {
     let fails = HOOK.with_borrow_mut(|hook| hook.as_mut().is_some_and(|hook| hook(place, op)));
     if !fails {
@@ -59,8 +59,8 @@ pub(super) fn pass(place: Place, op: &'static str) -> Result<(), IndexError> {
     Err(IndexError { op, kind: IndexErrorKind::Other, source: Box::new(source) })
 }
 
-/// Appends a slow transaction to the file that the environment names: its milliseconds, those of
-/// its commit, and the operation.
+/// Appends a slow transaction to the file that the environment variable names: the milliseconds of
+/// the transaction, those of its commit, and the operation.
 pub(super) fn record_slow(op: &'static str, whole: Duration, statements: Duration) {
     static FILE: OnceLock<Option<std::ffi::OsString>> = OnceLock::new();
     let file = FILE.get_or_init(|| std::env::var_os(SLOW_FILE));
@@ -68,6 +68,6 @@ pub(super) fn record_slow(op: &'static str, whole: Duration, statements: Duratio
     let millis = |time: Duration| time.as_secs_f64() * 1e3;
     let line = format!("{:.1}\t{:.1}\t{op}\n", millis(whole), millis(whole.saturating_sub(statements)));
     let opened = OpenOptions::new().create(true).append(true).open(file);
-    // One write: other processes append, too.
+    // A single write, because other processes append to the same file.
     opened.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of slow writes can be written");
 }

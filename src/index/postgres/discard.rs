@@ -1,0 +1,188 @@
+//! Deletes the rows of abandoned registrations in PostgreSQL, and the list that every registration
+//! in steps has in `registration_files`.
+//!
+//! Small files of an abandoned registration are deleted in batches. A large one is removed like any
+//! other file: its name, and the rest in steps. A claim to a file that existed before is removed
+//! without a change to that file. A large file that one of several repositories has removed is
+//! listed for an abandoned registration, too, and its claim is removed in the same way.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use sqlx::query;
+
+use super::claims::hand_over_claim;
+use super::lists::id_list;
+use super::millis;
+use super::remove::{MAKE_INVISIBLE, SMALL_CHARGE_COUNT, touch_unreferenced};
+use super::rows::row;
+use super::tx::Tx;
+use crate::index::error::IndexError;
+use crate::runtime::clock::Timestamp;
+
+/// After this time a step begins no further batch.
+const STEP_TIME: Duration = Duration::from_millis(10);
+
+/// Listed files of one batch. Two in unit tests, for several steps.
+const BATCH_FILE_COUNT: i64 = if cfg!(test) { 2 } else { 64 };
+
+/// A batch takes no further file when its files have this many references. One in unit tests.
+const BATCH_REFERENCE_COUNT: i64 = if cfg!(test) { 1 } else { 1024 };
+
+/// Files of one batch that existed before, or are large: each takes statements of its own.
+const BATCH_SINGLE_COUNT: usize = 32;
+
+/// Xorbs for which one step credits a repository that has removed a large file. Two in unit tests.
+const PART_CREDIT_COUNT: i64 = if cfg!(test) { 2 } else { 256 };
+
+/// Rows of an obsolete list, in one batch. Two in unit tests.
+const BATCH_ROW_COUNT: i64 = if cfg!(test) { 2 } else { 1024 };
+
+/// Finds an abandoned or published registration.
+pub(super) const FIND_FINISHED: &str = "SELECT id, state FROM registrations WHERE state > 0 ORDER BY id LIMIT 1";
+
+row! { Over { id: i64, state: i64 } }
+
+/// Takes one step at clearing an abandoned or published registration. Returns whether there was
+/// one.
+pub(super) async fn step(tx: &mut Tx<'_>, now: Timestamp) -> Result<bool, IndexError> {
+    const FORGET: &str = "DELETE FROM registrations WHERE id = $1 AND NOT EXISTS \
+         (SELECT 1 FROM registration_files WHERE registration = $1)";
+    let began = Instant::now();
+    let Some(Over { id, state }) = tx.find(query(FIND_FINISHED)).await? else { return Ok(false) };
+    loop {
+        let count = match state {
+            1 => discard_some(tx, id, now).await?,
+            _ => unlist_some(tx, id).await?,
+        };
+        if count == 0 || began.elapsed() >= STEP_TIME || cfg!(test) {
+            break;
+        }
+    }
+    tx.execute(query(FORGET).bind(id)).await?;
+    Ok(true)
+}
+
+async fn unlist_some(tx: &mut Tx<'_>, id: i64) -> Result<u64, IndexError> {
+    const SQL: &str = "DELETE FROM registration_files WHERE registration = $1 AND file_id IN \
+         (SELECT file_id FROM registration_files WHERE registration = $1 ORDER BY file_id LIMIT $2)";
+    tx.execute(query(SQL).bind(id).bind(BATCH_ROW_COUNT)).await
+}
+
+row! {
+    /// A file that an abandoned registration has listed.
+    Listed {
+        file_id: i64,
+        // Whether no other registration has written it.
+        is_own: bool,
+        // Counted up to one more than a small file has.
+        reference_count: i64,
+    }
+}
+
+/// Discards a batch, or a part of a large claim; returns 0 if nothing was left.
+async fn discard_some(tx: &mut Tx<'_>, id: i64, now: Timestamp) -> Result<u64, IndexError> {
+    const SELECT: &str = "SELECT file_id, coalesce(files.registration = $1, FALSE) AS is_own, \
+         (SELECT count(*) FROM (SELECT 1 FROM xorb_files WHERE xorb_files.file_id = listed.file_id LIMIT $3) AS counted) \
+         AS reference_count \
+         FROM registration_files AS listed LEFT JOIN files ON files.id = file_id \
+         WHERE listed.registration = $1 ORDER BY file_id LIMIT $2";
+    const UNLIST: &str = "DELETE FROM registration_files WHERE registration = $1 AND file_id = ANY($2)";
+    let select = query(SELECT).bind(id).bind(BATCH_FILE_COUNT).bind(SMALL_CHARGE_COUNT + 1);
+    let (mut taken, mut small, mut reference_count, mut single_count) = (Vec::new(), Vec::new(), 0, 0);
+    // A part of a large claim was credited, and its file stays in the list.
+    let mut is_part = false;
+    for listed in tx.all::<Listed>(select).await? {
+        if !listed.is_own {
+            if !claim(tx, listed.file_id, id, now).await? {
+                is_part = true;
+                break;
+            }
+            single_count += 1;
+        } else if listed.reference_count > SMALL_CHARGE_COUNT {
+            detach(tx, listed.file_id, now).await?;
+            single_count += 1;
+        } else {
+            reference_count += listed.reference_count;
+            small.push(listed.file_id);
+        }
+        taken.push(listed.file_id);
+        if reference_count >= BATCH_REFERENCE_COUNT || single_count == BATCH_SINGLE_COUNT {
+            break;
+        }
+    }
+    small_files(tx, &small, now).await?;
+    let unlisted = tx.execute(query(UNLIST).bind(id).bind(id_list(&taken))).await?;
+    Ok(unlisted + u64::from(is_part))
+}
+
+/// Removes files that only an abandoned registration has written, the small ones at once.
+pub(super) async fn files(tx: &mut Tx<'_>, ids: &[i64], now: Timestamp) -> Result<(), IndexError> {
+    const LARGE: &str = "SELECT value FROM unnest($1) AS value WHERE EXISTS \
+         (SELECT 1 FROM xorb_files WHERE file_id = value LIMIT 1 OFFSET $2)";
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let large: Vec<i64> = tx.all(query(LARGE).bind(id_list(ids)).bind(SMALL_CHARGE_COUNT)).await?;
+    let large: HashSet<i64> = large.into_iter().collect();
+    for id in &large {
+        detach(tx, *id, now).await?;
+    }
+    let small: Vec<i64> = ids.iter().copied().filter(|id| !large.contains(id)).collect();
+    small_files(tx, &small, now).await
+}
+
+/// Makes a large file invisible. Its references and then its claims are deleted in steps, as with
+/// any removed file.
+async fn detach(tx: &mut Tx<'_>, id: i64, now: Timestamp) -> Result<(), IndexError> {
+    tx.execute(query(MAKE_INVISIBLE).bind(millis(now)).bind(id)).await.map(drop)
+}
+
+/// Deletes all rows of small files, with as many statements for all as for one.
+async fn small_files(tx: &mut Tx<'_>, ids: &[i64], now: Timestamp) -> Result<(), IndexError> {
+    // Claims first: the triggers credit a repository for the references that are left.
+    const UNCLAIM: &str = "DELETE FROM file_repos WHERE file_id = ANY($1)";
+    const TERMS: &str = "DELETE FROM file_terms WHERE file_id = ANY($1)";
+    const REFERENCES: &str = "DELETE FROM xorb_files WHERE file_id = ANY($1) RETURNING xorb_id";
+    const FILES: &str = "DELETE FROM files WHERE id = ANY($1)";
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let ids = id_list(ids);
+    for sql in [UNCLAIM, TERMS] {
+        tx.execute(query(sql).bind(ids.as_slice())).await?;
+    }
+    let xorbs: Vec<i64> = tx.all(query(REFERENCES).bind(ids.as_slice())).await?;
+    let xorbs: HashSet<i64> = xorbs.into_iter().collect();
+    touch_unreferenced(tx, &xorbs, now).await?;
+    tx.execute(query(FILES).bind(ids)).await.map(drop)
+}
+
+/// Takes one step at removing the claim of an abandoned registration to a file that existed before
+/// it, or a claim that its repository has removed. Returns false if steps are left: the claim to a
+/// large file takes several.
+pub(super) async fn claim(tx: &mut Tx<'_>, file: i64, registration: i64, now: Timestamp) -> Result<bool, IndexError> {
+    // The trigger credits the repository for the xorbs between the old place and the new one.
+    const CREDIT: &str = "UPDATE file_repos SET charged_below = (SELECT xorb_id FROM xorb_files \
+             WHERE file_id = $1 AND xorb_id < coalesce(charged_below, $4) ORDER BY xorb_id DESC LIMIT 1 OFFSET $3 - 1) \
+         WHERE file_id = $1 AND registration = $2 AND EXISTS (SELECT 1 FROM xorb_files \
+             WHERE file_id = $1 AND xorb_id < coalesce(charged_below, $4) LIMIT 1 OFFSET $3)";
+    const UNCLAIM: &str = "DELETE FROM file_repos WHERE file_id = $1 AND registration = $2";
+    const RECORD: &str = "UPDATE file_repos SET has_claimed = FALSE, claim = NULL, claim_registration = 0, \
+         record_len = greatest(0, record_len - coalesce((SELECT record_len FROM registration_files AS listed \
+         WHERE listed.registration = $2 AND listed.file_id = $1), 0)) WHERE file_id = $1 AND claim_registration = $2";
+    const IS_UNCLAIMED: &str = "SELECT removed_at IS NULL AND NOT EXISTS \
+         (SELECT 1 FROM file_repos WHERE file_id = files.id) FROM files WHERE id = $1";
+    let credit = query(CREDIT).bind(file).bind(registration).bind(PART_CREDIT_COUNT).bind(i64::MAX);
+    if tx.execute(credit).await? > 0 {
+        return Ok(false);
+    }
+    tx.execute(query(UNCLAIM).bind(file).bind(registration)).await?;
+    tx.execute(query(RECORD).bind(file).bind(registration)).await?;
+    hand_over_claim(tx, file).await?;
+    // Other repositories may have removed their claims meanwhile.
+    if tx.find(query(IS_UNCLAIMED).bind(file)).await? == Some(true) {
+        detach(tx, file, now).await?;
+    }
+    Ok(true)
+}

@@ -1,0 +1,132 @@
+//! Files in PostgreSQL: see [`FileIndex`].
+
+use std::collections::BTreeMap;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::query;
+
+use super::rows::row;
+use super::tx::Tx;
+use super::{PostgresIndex, millis};
+use crate::format::shard::Term;
+use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
+use crate::index::error::IndexError;
+use crate::index::files::MAX_DEDUP_CHUNK_COUNT;
+use crate::index::{DedupHit, FileIndex, FileRow, Reader};
+use crate::runtime::clock::Timestamp;
+
+/// Among several xorbs, the one with the most chunks is the most useful to the client.
+const FIND_DEDUP: &str = "SELECT xorbs.id AS id, xorbs.hash AS hash, (length(layout) / 8)::bigint AS chunk_count \
+     FROM dedup_chunks JOIN visible_xorbs AS xorbs ON xorbs.id = xorb_id \
+     WHERE chunk_hash = $1 AND damaged_at IS NULL AND \
+     ($2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = $2)) \
+     ORDER BY length(layout) DESC, xorbs.id LIMIT 1";
+
+/// Some files of a xorb, in which neighbours are searched: a xorb may be part of millions of files.
+const FIND_FILES: &str = "SELECT file_id FROM xorb_files WHERE xorb_id = $1 LIMIT 16";
+
+/// Neighbours of a xorb: xorbs of the same file and the same owner with the nearest ids, which were
+/// uploaded at about the same time. Most of them follow the xorb, because the client likely needs
+/// what follows. Reads a range of an index, however many xorbs the file has.
+///
+/// A xorb of one chunk is never among them: its hash is the unblinded hash of the chunk (spec 6.2,
+/// rule 9).
+const FIND_NEIGHBOURS: &str = "WITH near (id) AS ( \
+     SELECT * FROM (SELECT xorb_id FROM xorb_files WHERE file_id = $3 AND xorb_id > $1 ORDER BY xorb_id LIMIT 48) AS next \
+     UNION ALL \
+     SELECT * FROM (SELECT xorb_id FROM xorb_files WHERE file_id = $3 AND xorb_id < $1 ORDER BY xorb_id DESC LIMIT 16) AS last) \
+     SELECT xorbs.id AS id, hash, (length(layout) / 8)::bigint AS chunk_count FROM near JOIN visible_xorbs AS xorbs ON xorbs.id = near.id \
+     WHERE damaged_at IS NULL AND length(layout) > 8 AND \
+     ($2 IS NULL OR EXISTS (SELECT 1 FROM xorb_domains AS d WHERE d.xorb_id = xorbs.id AND d.domain = $2)) \
+     ORDER BY abs(xorbs.id - $1), xorbs.id DESC";
+
+row! {
+    /// A xorb that deduplication may mention.
+    Mentioned { id: i64, hash: XorbHash, chunk_count: i64 }
+}
+
+impl FileIndex for PostgresIndex {
+    fn find_file(
+        &self,
+        hash: FileHash,
+        reader: Reader,
+        part: Option<ByteRange>,
+    ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
+        // Every run that begins within the part, and the last one that begins before it. One row
+        // without terms if there is no such run. The hash is for errors.
+        const SQL: &str = "SELECT hash, raw_len, start, terms FROM files LEFT JOIN file_terms ON file_id = id \
+             AND start >= coalesce((SELECT max(start) FROM file_terms WHERE file_id = id AND start <= $3), 0) \
+             AND start < $4 \
+             WHERE hash = $1 AND files.registration NOT IN (SELECT id FROM hidden) AND ($2 IS NULL OR EXISTS \
+             (SELECT 1 FROM file_repos WHERE file_id = id AND repo = $2 AND registration NOT IN (SELECT id FROM hidden))) \
+             ORDER BY start";
+        row! { Run { raw_len: u64, start: Option<u64>, terms: Option<Vec<Term>> } }
+        let inside = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
+        async move {
+            let find = query(SQL)
+                .bind(hash.as_bytes().as_slice())
+                .bind(reader.repo())
+                .bind(part.map_or(0, |part| inside(part.start())))
+                .bind(part.map_or(0, |part| inside(part.end())));
+            let mut runs = self.read("find a file").all::<Run>(find).await?.into_iter();
+            let Some(Run { raw_len, start, terms }) = runs.next() else { return Ok(None) };
+            let mut terms = terms.unwrap_or_default();
+            for run in runs {
+                terms.extend(run.terms.unwrap_or_default());
+            }
+            Ok(Some(FileRow { hash, raw_len, terms, terms_start: start.unwrap_or(raw_len) }))
+        }
+        .boxed()
+    }
+
+    fn find_dedup(
+        &self,
+        chunk: ChunkHash,
+        owner: Option<String>,
+        lease_until: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>> {
+        // A xorb in a response is in use again.
+        const LEASE: &str = "UPDATE xorbs SET state = 1, lease_until = greatest(lease_until, $1) \
+             WHERE id = $2 AND state IN (1, 2)";
+        let op = "find a chunk for deduplication";
+        async move {
+            let find = || query(FIND_DEDUP).bind(chunk.as_bytes().as_slice()).bind(owner.as_deref());
+            // Most queries find nothing, and need no writer.
+            if self.read(op).find::<Mentioned>(find()).await?.is_none() {
+                return Ok(None);
+            }
+            let mut held = self.writing(op).await?;
+            let mut tx = held.begin().await?;
+            let Some(found) = tx.find::<Mentioned>(find()).await? else { return Ok(None) };
+            let near = neighbours(&mut tx, &found, owner.as_deref()).await?;
+            for id in near.keys().copied().chain([found.id]) {
+                tx.execute(query(LEASE).bind(millis(lease_until)).bind(id)).await?;
+            }
+            tx.commit().await?;
+            Ok(Some(DedupHit { xorb: found.hash, neighbours: near.into_values().collect() }))
+        }
+        .boxed()
+    }
+}
+
+/// Ids and hashes of the neighbours of a xorb, with a limited number of chunks together.
+async fn neighbours(
+    tx: &mut Tx<'_>,
+    xorb: &Mentioned,
+    owner: Option<&str>,
+) -> Result<BTreeMap<i64, XorbHash>, IndexError> {
+    let (mut found, mut left) = (BTreeMap::new(), MAX_DEDUP_CHUNK_COUNT.saturating_sub(xorb.chunk_count));
+    for file in tx.all::<i64>(query(FIND_FILES).bind(xorb.id)).await? {
+        for near in tx.all::<Mentioned>(query(FIND_NEIGHBOURS).bind(xorb.id).bind(owner).bind(file)).await? {
+            if near.chunk_count > left {
+                // The nearest ones are the most useful; a smaller one farther away is no better.
+                return Ok(found);
+            }
+            if found.insert(near.id, near.hash).is_none() {
+                left -= near.chunk_count;
+            }
+        }
+    }
+    Ok(found)
+}

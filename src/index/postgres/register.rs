@@ -1,0 +1,285 @@
+//! Registrations in PostgreSQL: in one transaction (*whole*), or in steps.
+//!
+//! New files are written in batches, with as many statements for 256 files as for one, and usage is
+//! counted once for the batch. Known files are looked up in batches; their changes are written file
+//! by file.
+//!
+//! A file with very many terms is written in parts: the row and its claim, then the references to
+//! its xorbs, then the terms. So GC never sees a term whose xorb has no reference from the file.
+//!
+//! A whole registration is visible after its transaction. The rows of steps are invisible until the
+//! registration is published: see [`register`](crate::index::register) for what a crash leaves.
+
+mod entry;
+mod insert;
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::query;
+
+use self::entry::Entry;
+use super::PostgresIndex;
+use super::bulk::insert_rows;
+use super::discard::{self, FIND_FINISHED};
+use super::lists::after_bytes;
+use super::named::{Named, Unusable};
+use super::records::mark_record_applied;
+use super::tx::Tx;
+use super::usage::usages;
+use crate::format::{ChunkHash, XorbHash};
+use crate::index::error::IndexError;
+use crate::index::{Cursor, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
+use crate::runtime::clock::Timestamp;
+
+/// After this time a step writes no further batch. The current batch and the commit take additional
+/// time, and no write should block other writers for over 50 ms.
+const STEP_TIME: Duration = Duration::from_millis(10);
+
+/// Files of one batch, which one statement of each kind writes. One in unit tests, so that a step
+/// can end between small files.
+const BATCH_FILE_COUNT: usize = if cfg!(test) { 1 } else { 256 };
+
+/// Which registration wrote a row: the columns `registration` and `claim_registration` (migration
+/// 16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// None: the row is visible after its transaction.
+    Whole,
+    /// This one: the row is visible when the registration is published.
+    Step(i64),
+}
+
+impl Mark {
+    /// The mark of new rows of a batch. The batch counts their usage itself; for mark 0 the
+    /// triggers would.
+    const fn in_batch(self) -> i64 {
+        match self {
+            Self::Whole => -1,
+            Self::Step(id) => id,
+        }
+    }
+
+    /// The mark of claims to files that existed before, which the triggers count, and of sha256
+    /// claims.
+    const fn of_claim(self) -> i64 {
+        match self {
+            Self::Whole => 0,
+            Self::Step(id) => id,
+        }
+    }
+}
+
+impl RegisterIndex for PostgresIndex {
+    fn register_of<'a>(
+        &'a self,
+        registration: &'a Registration,
+        record: Option<u64>,
+    ) -> BoxFuture<'a, Result<Registered, IndexError>> {
+        #[cfg(test)]
+        if self.registers_in_steps {
+            return self.register_in_steps(registration, record).boxed();
+        }
+        async move {
+            let start = Cursor::start(registration);
+            let mut held = self.writing("register files").await?;
+            let mut tx = held.begin().await?;
+            let outcome = write_whole(&mut tx, registration, start).await?;
+            match outcome {
+                Registered::New | Registered::Added => {
+                    mark_record_applied(&mut tx, record).await?;
+                    tx.commit().await?;
+                }
+                // The caller rolls its record back.
+                Registered::Known => tx.commit().await?,
+                _ => tx.rollback().await?,
+            }
+            Ok(outcome)
+        }
+        .boxed()
+    }
+
+    fn begin_registration<'a>(
+        &'a self,
+        registration: &'a Registration,
+    ) -> BoxFuture<'a, Result<OpenRegistration, IndexError>> {
+        async move {
+            let mut held = self.writing("begin a registration").await?;
+            let mut tx = held.begin().await?;
+            let (repo, owner) = usages(&mut tx, registration).await?;
+            let id = tx.one(query("INSERT INTO registrations DEFAULT VALUES RETURNING id")).await?;
+            tx.commit().await?;
+            Ok(OpenRegistration { id, repo, owner })
+        }
+        .boxed()
+    }
+
+    fn write_step<'a>(
+        &'a self,
+        begun: OpenRegistration,
+        registration: &'a Registration,
+        from: Cursor,
+    ) -> BoxFuture<'a, Result<StepOutcome, IndexError>> {
+        const IS_OPEN: &str = "SELECT 1::bigint FROM registrations WHERE id = $1 AND state = 0";
+        let op = "write a step of a registration";
+        async move {
+            let mut held = self.writing(op).await?;
+            let began = Instant::now();
+            let mut tx = held.begin().await?;
+            if tx.find::<i64>(query(IS_OPEN).bind(begun.id)).await?.is_none() {
+                return Err(IndexError::lost(op, 0));
+            }
+            let mut entry = Entry::new(registration, Mark::Step(begun.id), from);
+            while !entry.is_done() {
+                if let Some(refused) = entry.write_some(&mut tx).await? {
+                    tx.rollback().await?;
+                    return Ok(StepOutcome { outcome: refused, next: None });
+                }
+                if began.elapsed() >= STEP_TIME || cfg!(test) {
+                    break;
+                }
+            }
+            let allowance = &registration.allowance;
+            if entry.outcome != Registered::Known
+                && !allowance.is_unlimited()
+                && let Some(excess) = allowance.excess((begun.repo, begun.owner), usages(&mut tx, registration).await?)
+            {
+                tx.rollback().await?;
+                return Ok(StepOutcome { outcome: Registered::OverQuota(excess), next: None });
+            }
+            tx.commit().await?;
+            let next = (!entry.is_done()).then_some(entry.at);
+            Ok(StepOutcome { outcome: entry.outcome, next })
+        }
+        .boxed()
+    }
+
+    fn publish_registration<'a>(
+        &'a self,
+        begun: OpenRegistration,
+        record: Option<u64>,
+    ) -> BoxFuture<'a, Result<(), IndexError>> {
+        const SQL: &str = "UPDATE registrations SET state = 2 WHERE id = $1 AND state = 0";
+        let op = "publish a registration";
+        async move {
+            let mut held = self.writing(op).await?;
+            let mut tx = held.begin().await?;
+            let published = tx.execute(query(SQL).bind(begun.id)).await?;
+            if published != 1 {
+                return Err(IndexError::lost(op, published));
+            }
+            mark_record_applied(&mut tx, record).await?;
+            tx.commit().await
+        }
+        .boxed()
+    }
+
+    fn write_dedup_step<'a>(
+        &'a self,
+        registration: &'a Registration,
+        from: usize,
+        count: usize,
+    ) -> BoxFuture<'a, Result<(), IndexError>> {
+        async move {
+            let end = registration.dedup.len().min(from.saturating_add(count));
+            let mut held = self.writing("write chunks that clients may ask for").await?;
+            let mut tx = held.begin().await?;
+            for some in registration.dedup[from.min(end)..end].chunks(BATCH_FILE_COUNT) {
+                // A xorb that is damaged by now is mentioned to no client, whatever its chunks are.
+                write_dedup(&mut tx, some).await?.ok();
+            }
+            tx.commit().await
+        }
+        .boxed()
+    }
+
+    fn dedup_chunk_count(&self) -> BoxFuture<'_, Result<u64, IndexError>> {
+        const SQL: &str = "SELECT count(*) FROM dedup_chunks";
+        async move { self.read("count the chunks that clients may ask for").one(query(SQL)).await }.boxed()
+    }
+
+    fn dedup_chunks_after(
+        &self,
+        after: Option<ChunkHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<ChunkHash>, IndexError>> {
+        const SQL: &str =
+            "SELECT DISTINCT chunk_hash FROM dedup_chunks WHERE chunk_hash > $1 ORDER BY chunk_hash LIMIT $2";
+        let list = query(SQL).bind(after_bytes(after)).bind(i64::from(limit));
+        async move { self.read("list the chunks that clients may ask for").all(list).await }.boxed()
+    }
+
+    fn sweep_registrations(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
+        let op = "clean up after a registration";
+        async move {
+            if self.read(op).find::<i64>(query(FIND_FINISHED)).await?.is_none() {
+                return Ok(false);
+            }
+            let mut held = self.writing(op).await?;
+            let mut tx = held.begin().await?;
+            if !discard::step(&mut tx, now).await? {
+                return Ok(false);
+            }
+            tx.commit().await?;
+            Ok(true)
+        }
+        .boxed()
+    }
+
+    fn abandon_registrations(&self, id: Option<i64>) -> BoxFuture<'_, Result<u64, IndexError>> {
+        const SQL: &str = "UPDATE registrations SET state = 1 WHERE state = 0 AND ($1 IS NULL OR id = $1)";
+        async move {
+            let mut held = self.writing("abandon a registration").await?;
+            let mut tx = held.begin().await?;
+            let abandoned = tx.execute(query(SQL).bind(id)).await?;
+            tx.commit().await?;
+            Ok(abandoned)
+        }
+        .boxed()
+    }
+}
+
+pub(super) async fn write_whole(
+    tx: &mut Tx<'_>,
+    registration: &Registration,
+    start: Cursor,
+) -> Result<Registered, IndexError> {
+    let allowance = &registration.allowance;
+    let before = if allowance.is_unlimited() { None } else { Some(usages(tx, registration).await?) };
+    let mut entry = Entry::new(registration, Mark::Whole, start);
+    while !entry.is_done() {
+        if let Some(refused) = entry.write_some(tx).await? {
+            return Ok(refused);
+        }
+    }
+    if let Some(before) = before
+        && entry.outcome != Registered::Known
+        && let Some(excess) = allowance.excess(before, usages(tx, registration).await?)
+    {
+        return Ok(Registered::OverQuota(excess));
+    }
+    for some in registration.dedup.chunks(BATCH_FILE_COUNT) {
+        if let Err(missing) = write_dedup(tx, some).await? {
+            return Ok(Registered::MissingXorb(missing));
+        }
+    }
+    Ok(entry.outcome)
+}
+
+/// Inserts the xorbs of these chunks; the error is a missing or damaged xorb.
+async fn write_dedup(tx: &mut Tx<'_>, dedup: &[(ChunkHash, XorbHash)]) -> Result<Result<(), XorbHash>, IndexError> {
+    const INSERT: (&str, &str) = ("INSERT INTO dedup_chunks (chunk_hash, xorb_id) ", " ON CONFLICT DO NOTHING");
+    let xorbs: HashSet<XorbHash> = dedup.iter().map(|(_, xorb)| *xorb).collect();
+    let named = match Named::find(tx, &xorbs.into_iter().collect::<Vec<_>>()).await? {
+        Ok(named) => named,
+        Err(Unusable::Unknown(xorb) | Unusable::Damaged(xorb)) => return Ok(Err(xorb)),
+    };
+    let rows: Vec<_> = dedup.iter().filter_map(|(chunk, xorb)| Some((*chunk, *named.ids().get(xorb)?))).collect();
+    insert_rows(tx, INSERT, &rows, |columns, (chunk, xorb)| {
+        columns.push_bind(chunk.as_bytes().as_slice()).push_bind(*xorb);
+    })
+    .await?;
+    Ok(Ok(()))
+}

@@ -1,0 +1,242 @@
+//! The files of a registration: looks up the known ones and writes their changes, in the
+//! transaction of a whole registration or of a step.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::{QueryBuilder, query};
+
+use super::{BATCH_FILE_COUNT, Mark};
+use crate::format::shard::Sha256;
+use crate::format::{FileHash, XorbHash};
+use crate::index::error::IndexError;
+use crate::index::postgres::claims::{ClaimOutcome, make_claim};
+use crate::index::postgres::discard;
+use crate::index::postgres::lists::push_hashes;
+use crate::index::postgres::named::{Named, Unusable};
+use crate::index::postgres::rows::row;
+use crate::index::postgres::tx::Tx;
+use crate::index::register::SHORT_TERM_COUNT;
+use crate::index::{Cursor, NewFile, Registered, Registration, record_len};
+
+/// References of one part of a large file. Each one writes to separate places of three tables.
+pub(super) const PART_XORB_COUNT: usize = if cfg!(test) { 2 } else { 256 };
+
+/// The progress of a registration within one transaction.
+pub(super) struct Entry<'r> {
+    pub(super) registration: &'r Registration,
+    pub(super) mark: Mark,
+    pub(super) at: Cursor,
+    pub(super) outcome: Registered,
+}
+
+impl<'r> Entry<'r> {
+    pub(super) const fn new(registration: &'r Registration, mark: Mark, at: Cursor) -> Self {
+        Self { registration, mark, at, outcome: Registered::Known }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.at.file == self.registration.files.len() && self.at.touched == self.at.sets.listed.len()
+    }
+
+    /// Writes the next batch or part. Returns the reason if the registration is refused.
+    pub(super) async fn write_some(&mut self, tx: &mut Tx<'_>) -> Result<Option<Registered>, IndexError> {
+        let registration = self.registration;
+        let Some(file) = registration.files.get(self.at.file) else {
+            return self.touch_listed(tx).await;
+        };
+        if file.is_large() {
+            return self.write_large(tx, file).await;
+        }
+        let rest = &registration.files[self.at.file..];
+        let mut term_count = 0;
+        let fits = |file: &&NewFile| {
+            term_count += file.terms.len();
+            !file.is_large() && term_count <= SHORT_TERM_COUNT
+        };
+        let count = rest.iter().take(BATCH_FILE_COUNT).take_while(fits).count().max(1);
+        let refused = self.write_batch(tx, &rest[..count]).await?;
+        self.at.file += count;
+        Ok(refused)
+    }
+
+    async fn touch_listed(&mut self, tx: &mut Tx<'_>) -> Result<Option<Registered>, IndexError> {
+        let listed = &self.at.sets.listed;
+        let end = listed.len().min(self.at.touched + PART_XORB_COUNT);
+        let some = &listed[self.at.touched..end];
+        let named = Named::find(tx, some).await?;
+        self.at.touched = end;
+        match named {
+            Ok(named) => named.retain(tx, self.registration.now).await?,
+            Err(unusable) => return Ok(Some(refusal(unusable))),
+        }
+        Ok(None)
+    }
+
+    pub(super) fn tell(&mut self, told: Registered) {
+        if told == Registered::New || self.outcome == Registered::Known {
+            self.outcome = told;
+        }
+    }
+
+    pub(super) async fn write_batch(
+        &mut self,
+        tx: &mut Tx<'_>,
+        files: &[NewFile],
+    ) -> Result<Option<Registered>, IndexError> {
+        let xorbs: HashSet<XorbHash> = files.iter().flat_map(|file| &file.terms).map(|term| term.xorb).collect();
+        let named = match Named::find(tx, &xorbs.into_iter().collect::<Vec<_>>()).await? {
+            Ok(named) => named,
+            Err(unusable) => return Ok(Some(refusal(unusable))),
+        };
+        let known = self.find_known(tx, files).await?;
+        let (mut new, mut others, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        for file in files {
+            match known.get(&file.hash) {
+                None if seen.insert(file.hash) => new.push(file),
+                Some(known) if known.covers_file(file) => {}
+                // Also the second occurrence of a file in the shard: it may claim another sha256.
+                known => others.push((file, known)),
+            }
+        }
+        if !new.is_empty() {
+            self.insert_files(tx, &new, named.ids()).await?;
+            self.tell(Registered::New);
+        }
+        for (file, known) in others {
+            let id = match known {
+                Some(known) => known.id,
+                None => self.id_of(tx, file.hash).await?,
+            };
+            match self.write_known(tx, id, file).await? {
+                Registered::Known => {}
+                told @ (Registered::New | Registered::Added) => self.tell(told),
+                refused => return Ok(Some(refused)),
+            }
+        }
+        named.retain(tx, self.registration.now).await?;
+        Ok(None)
+    }
+
+    /// The files among `files` that the index has. Hidden rows of another registration are
+    /// discarded first. That registration is abandoned: the caller holds the locks of these files,
+    /// so none in progress writes them.
+    pub(super) async fn find_known(
+        &self,
+        tx: &mut Tx<'_>,
+        files: &[NewFile],
+    ) -> Result<HashMap<FileHash, Known>, IndexError> {
+        const SELECT: &str = "SELECT hash, files.id AS id, sha256, sha256_state, repo IS NOT NULL AS is_claimed, \
+             coalesce(has_claimed, FALSE) AS has_claimed, claim, files.registration IN (SELECT id FROM hidden) AS is_hidden, \
+             coalesce(file_repos.registration IN (SELECT id FROM hidden), FALSE) AS is_repo_hidden, \
+             coalesce(claim_registration IN (SELECT id FROM hidden), FALSE) AS is_claim_hidden, files.registration AS registration, \
+             coalesce(file_repos.registration, 0) AS repo_registration, \
+             coalesce(claim_registration, 0) AS claim_registration \
+             FROM files LEFT JOIN file_repos ON file_id = files.id AND repo = ";
+        let (own, now) = (self.mark.of_claim(), self.registration.now);
+        let mut known = HashMap::new();
+        let hashes: Vec<FileHash> = files.iter().map(|file| file.hash).collect();
+        for some in hashes.chunks(BATCH_FILE_COUNT) {
+            let mut select = QueryBuilder::new(SELECT);
+            select.push_bind(self.registration.repo.as_str()).push(" WHERE hash = ANY(");
+            push_hashes(&mut select, some);
+            let mut abandoned = Vec::new();
+            for mut found in tx.all::<Known>(select.build()).await? {
+                if found.is_hidden && found.registration != own {
+                    abandoned.push(found.id);
+                    continue;
+                }
+                if found.is_repo_hidden && found.repo_registration != own {
+                    // Of a large file, `write_large` has discarded all but the last step.
+                    while !discard::claim(tx, found.id, found.repo_registration, now).await? {}
+                    (found.is_claimed, found.has_claimed) = (false, false);
+                } else if found.is_claim_hidden && found.claim_registration != own {
+                    discard::claim(tx, found.id, found.claim_registration, now).await?;
+                    found.has_claimed = false;
+                }
+                known.insert(found.hash, found);
+            }
+            discard::files(tx, &abandoned, now).await?;
+        }
+        Ok(known)
+    }
+
+    pub(super) async fn id_of(&self, tx: &mut Tx<'_>, hash: FileHash) -> Result<i64, IndexError> {
+        tx.one(query("SELECT id FROM files WHERE hash = $1").bind(hash.as_bytes().as_slice())).await
+    }
+
+    /// Registers one known file. Its terms stay, so readers see no change.
+    async fn write_known(&self, tx: &mut Tx<'_>, id: i64, file: &NewFile) -> Result<Registered, IndexError> {
+        const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, registration, claim_registration, charged_below) \
+             SELECT $1, $2, $3, 0, 0, $4 WHERE NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = $1 AND repo = $2)";
+        const MARK: &str =
+            "UPDATE file_repos SET registration = $1, claim_registration = $1 WHERE file_id = $2 AND repo = $3";
+        const RECORD: &str = "UPDATE file_repos SET record_len = record_len + $1, claim_registration = $4 \
+             WHERE file_id = $2 AND repo = $3";
+        let repo = self.registration.repo.as_str();
+        let record_len = record_len(file.terms.len()).cast_signed();
+        // `write_large` charges the xorbs of a large file in parts.
+        let charged_below = file.is_large().then_some(0_i64);
+        let added = tx.execute(query(CLAIM).bind(id).bind(repo).bind(record_len).bind(charged_below)).await?;
+        let mark = self.mark.of_claim();
+        if added > 0 && mark != 0 {
+            // The triggers have counted it, like any row that is written singly.
+            tx.execute(query(MARK).bind(mark).bind(id).bind(repo)).await?;
+        }
+        let made = match file.sha256 {
+            None => ClaimOutcome::Known,
+            Some(sha256) => make_claim(tx, id, repo, sha256).await?,
+        };
+        let (told, further_len) = match (added, made) {
+            (_, ClaimOutcome::Other(unverified)) => return Ok(Registered::OtherSha256 { file: file.hash, unverified }),
+            (0, ClaimOutcome::Known) => return Ok(Registered::Known),
+            (1.., ClaimOutcome::Known | ClaimOutcome::New) => (Registered::New, 0),
+            // The repository had the file: its claim is charged for a further record.
+            (0, ClaimOutcome::New) => (Registered::Added, record_len),
+        };
+        if told == Registered::Added {
+            tx.execute(query(RECORD).bind(further_len).bind(id).bind(repo).bind(mark)).await?;
+        }
+        self.list_files(tx, &[(id, further_len)]).await?;
+        Ok(told)
+    }
+}
+
+row! {
+    /// A file that the index has, and the claim of the repository of the registration to it.
+    pub(super) Known {
+        hash: FileHash,
+        id: i64,
+        sha256: Option<Sha256>,
+        sha256_state: i64,
+        is_claimed: bool,
+        has_claimed: bool,
+        claim: Option<Sha256>,
+        // Whether the file, the claim, or its sha256 is of an unpublished registration, and which.
+        is_hidden: bool,
+        is_repo_hidden: bool,
+        is_claim_hidden: bool,
+        registration: i64,
+        repo_registration: i64,
+        claim_registration: i64,
+    }
+}
+
+impl Known {
+    /// Whether nothing is to be written for this file: the repository has it, and has claimed the
+    /// same sha256, or that is verified.
+    fn covers_file(&self, file: &NewFile) -> bool {
+        let is_known = |claimed: Sha256| match self.sha256_state {
+            0 => false,
+            1 => self.has_claimed && self.claim.or(self.sha256) == Some(claimed),
+            _ => self.sha256 == Some(claimed),
+        };
+        self.is_claimed && file.sha256.is_none_or(is_known)
+    }
+}
+
+pub(super) fn refusal(unusable: Unusable) -> Registered {
+    match unusable {
+        Unusable::Unknown(xorb) => Registered::MissingXorb(xorb),
+        Unusable::Damaged(xorb) => Registered::DamagedXorb(xorb),
+    }
+}

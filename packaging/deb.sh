@@ -8,8 +8,8 @@
 # pages and completions, so it must match the architecture of this machine. The package needs the C
 # library of the build system or a newer one: build on the oldest release in use.
 #
-# SOURCE_DATE_EPOCH sets the time of every file in the package [the last commit's, else now], for
-# reproducible packages.
+# SOURCE_DATE_EPOCH sets the time of every file in the package, for reproducible packages. The
+# default is the time of the last commit or, without a git repository, the present time.
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -45,7 +45,8 @@ main() {
   printf '%s\n' "$package"
 }
 
-# In Debian versions a tilde sorts a pre-release before its release.
+# The Debian version. With a tilde in place of the hyphen, dpkg sorts a pre-release before its
+# release.
 version() { "$1" --version | sed -e 's/^zorb //' -e 's/-/~/'; }
 
 architecture() { dpkg --print-architecture; }
@@ -86,7 +87,7 @@ install_files() {
 
 control() {
   local binary=$1 tree=$2 libc
-  # The newest C library version among the symbols of the binary.
+  # The newest version of the C library that a symbol of the binary needs.
   libc=$(grep -aoE 'GLIBC_2\.[0-9]+(\.[0-9]+)?' "$binary" | sed 's/GLIBC_//' | sort -uV | tail -n 1)
   [[ -n $libc ]] || die "$binary names no version of the C library"
   mkdir -p "$tree/DEBIAN"

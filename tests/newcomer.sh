@@ -26,7 +26,8 @@ clean() {
 }
 trap clean EXIT
 
-if [[ ! -e $root/etc/debian_version ]]; then
+# The user is the last thing to be made: a tree without it is incomplete, and is made anew.
+if [[ ! -d $root/home/newcomer ]]; then
   debootstrap --variant=minbase --include=gcc,libc6-dev,make,git,ca-certificates bookworm "$root" >"$root.log" 2>&1 ||
     { tail "$root.log" >&2; exit 1; }
   rm "$root.log"

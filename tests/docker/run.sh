@@ -19,6 +19,8 @@
 #                       `<base-url> upload` before the restart and `<base-url> check` after it, in
 #                       whose environment ZORB_ROUNDTRIP_DIR names a dir that lasts from the one
 #                       to the other; words are split at spaces
+#   ZORB_BINARY_TO      where to put a copy of the binary   [nowhere]
+#                       of the image
 #   HEALTHY_WITHIN      seconds                             [60]
 #   COMPOSE             the Compose command                 [docker compose, else docker-compose]
 set -euo pipefail
@@ -60,6 +62,7 @@ main() {
   base_url=http://127.0.0.1:$ZORB_PORT
 
   build
+  [[ -z ${ZORB_BINARY_TO:-} ]] || copy_binary
   start
   check_confinement
   round_trip upload
@@ -140,6 +143,13 @@ build() {
   say "building $ZORB_IMAGE"
   quietly build compose build "${options[@]}"
   say "built: $(docker image inspect --format '{{.Size}}' "$ZORB_IMAGE") bytes"
+}
+
+copy_binary() {
+  local stopped
+  stopped=$(docker create "$ZORB_IMAGE")
+  docker cp "$stopped:/usr/local/bin/zorb" "$ZORB_BINARY_TO" >/dev/null
+  docker rm "$stopped" >/dev/null
 }
 
 start() {

@@ -52,7 +52,10 @@ async fn server_killed_200_times_serves_what_it_acknowledged() {
     let mut startups = Vec::new();
     let (mut acknowledged, mut unheard, mut broken) = (0, 0, 0);
 
-    for _ in 0..ROUND_COUNT {
+    let mut round_count = 0;
+    // On a busy machine fewer uploads end before the kill, so there are more rounds.
+    while round_count < ROUND_COUNT || acknowledged <= ROUND_COUNT / 2 && round_count < 5 * ROUND_COUNT {
+        round_count += 1;
         let server = Start::default().data_dir(&data_dir).start();
         startups.push(server.startup());
         for attempt in attempts.drain(..) {
@@ -87,7 +90,7 @@ async fn server_killed_200_times_serves_what_it_acknowledged() {
         check_served(&server.client(), xorb).await;
     }
     println!(
-        "{ROUND_COUNT} kills: {acknowledged} uploads acknowledged, {unheard} whole without a response, {broken} broken; \
+        "{round_count} kills: {acknowledged} uploads acknowledged, {unheard} whole without a response, {broken} broken; \
          {} xorbs stored; slowest start {:?}",
         stored.len(),
         startups.iter().max().unwrap()

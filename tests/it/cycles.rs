@@ -14,8 +14,6 @@ const CYCLES: &[(&str, &[&[&str]])] = &[
     (
         "src",
         &[
-            &["index/sqlite/discard.rs", "index/sqlite/remove.rs"],
-            &["service/archive/restore.rs", "service/archive/store.rs"],
             &[
                 "service/contents.rs",
                 "service/files.rs",

@@ -312,6 +312,26 @@ async fn metrics_tell_what_repositories_have() {
 }
 
 #[tokio::test]
+async fn metrics_have_the_hundred_largest_repositories() {
+    let server = guarded();
+    let client = server.client();
+    let xorb = Xorb::mixed(&mut rng(), 6);
+    for number in 0..101 {
+        let writer = client.bearing(&issue(&server, "write", &format!("acme/{number}"), &[]));
+        if number == 0 {
+            assert_eq!(writer.post(&xorb.xet_path(), xorb.bytes.clone()).await.status, 200);
+        }
+        assert_eq!(writer.post("/v1/shards", upload_shard(&xorb, 0, 6).bytes()).await.status, 200);
+    }
+    let metrics = client.bearing(&issue(&server, "admin", "*", &[])).get("/metrics").await;
+    let text = std::str::from_utf8(&metrics.body).expect("metrics are text");
+    for name in ["zorb_repo_files", "zorb_repo_logical_bytes", "zorb_repo_physical_bytes"] {
+        let samples: Vec<_> = text.lines().filter(|line| line.starts_with(&format!("{name}{{"))).collect();
+        assert_eq!(samples.len(), 100, "{samples:#?}");
+    }
+}
+
+#[tokio::test]
 async fn default_log_level_has_uploads_and_failures_and_no_reads() {
     let (server, mut rng) = (Start::default().with("log", "info").start(), rng());
     let (client, xorb) = (server.client(), Xorb::mixed(&mut rng, 2));

@@ -1,6 +1,13 @@
 //! Slow senders and readers: what they hold is not what others wait for.
 
+use std::time::Duration;
+
+use tokio::time::timeout;
+
 use crate::support::{Metrics, Raw, Start, TestServer, Xorb, eventually, guarded, issue, rng, send, upload_shard};
+
+/// Longest wait for a connection that the server has to close or to serve.
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A request with a token that declares so many bytes, and what it sends of them.
 async fn begin(server: &TestServer, path: &str, token: &str, len: usize, sent: &[u8]) -> Raw {
@@ -93,20 +100,22 @@ async fn slowest_upload_is_cut_off_for_another_tenant() {
     let (slow, other) = (issue(&server, "write", "a/one", &[]), issue(&server, "write", "b/two", &[]));
     let admin = issue(&server, "admin", "*", &[]);
     let (xorb, client) = (Xorb::incompressible(&mut rng, 1 << 20), server.client());
-    let mut uploads = Vec::new();
-    // The slowest first: the others may not be old enough to be judged when it is. Which one it is among those that are is
-    // tested where the clock is ours (`service::admission`).
+    let (mut uploads, mut sent) = (Vec::new(), 0);
+    // The slowest begins first, and the server has its bytes before the next one begins. Otherwise
+    // another one could be the only one that is old enough to be cut. Which one is cut among those
+    // that are old enough is tested with a clock of the test (`service::admission`).
     for sent_len in [1000, 3000, 4000, 2000] {
         uploads.push(begin(&server, &xorb.path(), &slow, xorb.bytes.len(), &xorb.bytes[..sent_len]).await);
+        sent += sent_len;
+        received(&server, &admin, sent).await;
     }
-    received(&server, &admin, 10_000).await;
     eventually("one of them makes room", async || {
         let response = send(&client, "POST", &xorb.path(), Some(&other), xorb.bytes.to_vec()).await;
         assert!([201, 503].contains(&response.status), "{response:?}");
         response.status == 201
     })
     .await;
-    let cut = uploads[0].response().await;
+    let cut = timeout(PATIENCE, uploads[0].response()).await.expect("the slowest is cut");
     cut.problem(408, "body_timeout");
     for left in [1, 2, 3] {
         assert!(uploads[left].is_silent().await, "{left}");
@@ -132,13 +141,14 @@ async fn idle_connection_is_closed_for_a_new_one() {
             connection.send(&request[..20]).await;
         } else {
             connection.send(request).await;
-            assert_eq!(connection.status().await, Some(200), "connection {number}");
+            let status = timeout(PATIENCE, connection.status()).await.expect("an idle one makes room");
+            assert_eq!(status, Some(200), "connection {number}");
         }
         idle.push(connection);
     }
     // Ended, in whatever way: the first ones, and not the one with a request in flight.
     for connection in &mut idle[..COUNT] {
-        connection.drain().await;
+        timeout(PATIENCE, connection.drain()).await.expect("it made room");
     }
     busy.send(&xorb.bytes).await;
     assert_eq!(busy.response().await.status, 201);
@@ -153,7 +163,7 @@ async fn the_first_head_of_a_connection_has_ten_seconds() {
     assert_eq!(asked.status().await, Some(200));
     let mut half = Raw::connect(&server).await;
     half.send("GET /healthz HTTP/1.1\r\nhost:").await;
-    half.drain().await;
+    timeout(PATIENCE, half.drain()).await.expect("it is closed long before the idle time is over");
     // The time between two requests is another one.
     asked.send(request).await;
     assert_eq!(asked.status().await, Some(200));

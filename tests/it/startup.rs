@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-use crate::support::{Client, TestServer, Xorb, rng};
+use crate::support::{Client, TestServer, Xorb, output_of, rng};
 
 /// `zorb serve` in a directory, with nothing said but the arguments.
 fn zorb(directory: &Path, args: &[&str]) -> Command {
@@ -46,7 +46,8 @@ fn started(mut command: Command) -> (String, Running) {
 
 /// The start must be refused with a sentence that has all of these words, and nothing on stdout.
 fn check_refused(mut command: Command, words: &[&str]) {
-    let Output { status, stdout, stderr } = command.output().expect("the binary was built for this test");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let Output { status, stdout, stderr } = output_of(child.expect("the binary was built for this test"));
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.code().is_some_and(|code| code != 0), "{status}: {stderr}");
     assert_eq!(stdout, "");

@@ -16,8 +16,8 @@ use zorb::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
 use zorb::index::sqlite::SqliteIndex;
 use zorb::index::sqlite::probe::{self, Place};
 use zorb::index::{
-    Allowance, Begun, Collect, Cursor, Index, IndexError, NewFile, NewXorb, RecordIndex, RegisterIndex, Registered,
-    Registration, Ticket,
+    Allowance, Collect, Cursor, IndexError, NewFile, NewXorb, OpenRegistration, RecordIndex, RegisterIndex, Registered,
+    Registration, Ticket, XorbIndex,
 };
 use zorb::runtime::clock::Timestamp;
 
@@ -68,8 +68,8 @@ fn registration(rng: &mut StdRng, xorb: &NewXorb) -> Registration {
 /// An operation of the registration.
 enum Next {
     Begin,
-    Enter(Begun, Cursor),
-    Publish(Begun),
+    Enter(OpenRegistration, Cursor),
+    Publish(OpenRegistration),
     Dedup(usize),
     Clear,
     Done,
@@ -80,7 +80,7 @@ async fn take(index: &SqliteIndex, new: &Registration, next: &Next) -> Result<Ne
     Ok(match next {
         Next::Begin => Next::Enter(index.begin_registration(new).await?, Cursor::start(new)),
         Next::Enter(begun, from) => {
-            let entered = index.enter_files(*begun, new, from.clone()).await?;
+            let entered = index.write_step(*begun, new, from.clone()).await?;
             // `Known` where the step was committed and reported as failed.
             assert!(matches!(entered.outcome, Registered::New | Registered::Known), "{entered:?}");
             entered.next.map_or(Next::Publish(*begun), |from| Next::Enter(*begun, from))
@@ -90,12 +90,12 @@ async fn take(index: &SqliteIndex, new: &Registration, next: &Next) -> Result<Ne
             Next::Dedup(0)
         }
         Next::Dedup(from) if *from < new.dedup.len() => {
-            index.enter_dedup(new, *from, 128).await?;
+            index.write_dedup_step(new, *from, 128).await?;
             Next::Dedup(from + 128)
         }
         Next::Dedup(_) => Next::Clear,
         Next::Clear => {
-            if index.clear_registration(NOW).await? {
+            if index.sweep_registrations(NOW).await? {
                 Next::Clear
             } else {
                 Next::Done
@@ -143,7 +143,7 @@ async fn row_count(path: &Path) -> i64 {
 async fn check_start(path: &Path, new: &Registration, is_published: bool, case: &str) -> SqliteIndex {
     let index = SqliteIndex::open_unsynced(path).await.unwrap();
     index.abandon_registrations(None).await.unwrap();
-    while index.clear_registration(NOW).await.unwrap() {}
+    while index.sweep_registrations(NOW).await.unwrap() {}
     while index.sweep_removed(NOW).await.unwrap() {}
     assert_eq!(visible(&index, new).await, if is_published { FILE_COUNT } else { 0 }, "{case}");
     if !is_published {

@@ -1,6 +1,7 @@
 //! What is taken for a store and what is not, as the real binary says it.
 
 use std::fs;
+use std::path::Path;
 
 use crate::cli::Directory;
 use crate::support::Start;
@@ -52,4 +53,15 @@ async fn a_store_below_its_low_water_mark_says_so_at_the_start() {
     assert!(warning.contains("WARN") && warning.contains("free_bytes=") && warning.contains("min_free_space=9223"));
     let ready = server.client().get("/readyz").await;
     assert_eq!((ready.status, &ready.json()["store"]), (200, &"full".into()));
+}
+
+#[test]
+fn the_unit_waits_for_the_mount_of_its_data_directory() {
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
+    let [unit, settings] = ["zorb.service", "zorb.toml"].map(|name| fs::read_to_string(packaging.join(name)).unwrap());
+    let environment = unit.lines().find_map(|line| line.strip_prefix("Environment=")).expect("the unit sets variables");
+    let directory = environment.split(' ').find_map(|variable| variable.strip_prefix("ZORB_DATA_DIR="));
+    let mount = unit.lines().find_map(|line| line.strip_prefix("RequiresMountsFor="));
+    assert!(directory.is_some() && mount == directory, "{mount:?} and {directory:?}");
+    assert!(settings.lines().any(|line| line == "#require_store = true"), "it is offered for after the first start");
 }

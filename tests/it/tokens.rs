@@ -2,10 +2,14 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::support::{Client, Start, TestServer, Xorb, eventually, guarded, issue, rng, send, token_command};
+
+/// The second within which a revocation takes effect, and what a busy machine takes.
+const REVOKED_WITHIN: Duration = Duration::from_secs(3);
 
 /// A path that every valid token opens: the empty file.
 fn open_path() -> String {
@@ -42,8 +46,11 @@ async fn a_revoked_token_is_refused_by_a_running_server() {
     let [leaked, other] = [(); 2].map(|()| issue(&server, "read", "models/a/one", &["--subject", "ci"]));
     assert_ne!(leaked, other, "each has an id of its own");
     assert_eq!((status(&client, &leaked).await, status(&client, &other).await), (200, 200));
-    revoke(&server, &id_of(&server, &leaked));
+    let id = id_of(&server, &leaked);
+    revoke(&server, &id);
+    let begin = Instant::now();
     wait_until_refused(&client, &leaked).await;
+    assert!(begin.elapsed() < REVOKED_WITHIN, "{:?}", begin.elapsed());
     assert_eq!(status(&client, &other).await, 200);
     let (is_valid, told) = inspected(&server, &leaked);
     assert_eq!((is_valid, &told["valid"], &told["revoked"]), (false, &false.into(), &true.into()));
@@ -196,5 +203,19 @@ fn a_refresh_token_that_makes_no_sense_is_not_made() {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(2) && stderr.contains(words), "{args:?}: {stderr}");
         assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn default_lifetimes_are_those_of_the_page_about_access() {
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/access.md")).expect("the page is there");
+    let row = page.lines().find(|line| line.starts_with("| expiry |")).expect("it has a row about expiry");
+    let server = guarded();
+    for (more, text, secs) in [(&[][..], "1 hour", 3600), (&["--refresh"], "30 days", 30 * 24 * 3600)] {
+        assert!(row.contains(text), "{row}");
+        let told = inspected(&server, &issue(&server, "read", "*", more)).1;
+        let [issued, expires] = ["issued", "expires"].map(|name| told[format!("{name}_unix_secs")].as_u64().unwrap());
+        assert_eq!(expires - issued, secs, "{more:?}");
     }
 }

@@ -23,7 +23,7 @@ use rand::{Rng, RngExt};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::random_bytes;
+use crate::support::{output_of, random_bytes};
 
 /// A directory in which commands are run.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ const SPOOL: &str = "spool";
 
 impl Ran {
     pub fn of(child: Child) -> Self {
-        let output = child.wait_with_output().expect("the command is a child of this process");
+        let output = output_of(child);
         let stderr = String::from_utf8(output.stderr).expect("complaints are text");
         Self { code: output.status.code(), stdout: output.stdout, stderr }
     }

@@ -83,8 +83,14 @@ pub trait ObjectIndex {
     /// number.
     fn abandon_objects(&self, before: Timestamp, now: Timestamp) -> BoxFuture<'_, Result<u64, IndexError>>;
 
-    /// Objects that became dead at `before` or earlier, the oldest first.
-    fn dead_objects(&self, before: Timestamp, limit: u32) -> BoxFuture<'_, Result<Vec<DeadObject>, IndexError>>;
+    /// Objects that became dead at `before` or earlier, ordered by hash and incarnation: those after
+    /// `after`, at most `limit`.
+    fn dead_objects(
+        &self,
+        before: Timestamp,
+        after: Option<(XorbHash, Incarnation)>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<DeadObject>, IndexError>>;
 
     /// Deletes a dead object, after its blob was deleted. Returns whether there was one.
     fn forget_object(&self, hash: XorbHash, incarnation: Incarnation) -> BoxFuture<'_, Result<bool, IndexError>>;

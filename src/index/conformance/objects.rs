@@ -12,6 +12,7 @@ suite! {
     shorter_blob_replaces_the_old_one_which_becomes_dead
     a_replacement_needs_its_ticket_and_a_pending_name
     a_dead_object_is_listed_after_its_time_and_forgotten_once
+    dead_objects_are_listed_by_pages_in_order_of_names
     damaged_blob_is_not_read_once_replaced
     adoption_of_a_dead_blob_takes_its_name_back
     times_of_objects_in_the_future_are_set_back
@@ -52,7 +53,7 @@ async fn a_row_names_the_blob_of_the_upload_that_staged_it(db: Db) {
     db.stage_xorb(hash(1), second, after(1)).await.unwrap();
     assert_eq!(name(&db, 1).await, second.incarnation());
     let dead = DeadObject { hash: hash(1), incarnation: first.incarnation(), len: 0 };
-    assert_eq!(db.dead_objects(after(1), 9).await.unwrap(), [dead]);
+    assert_eq!(db.dead_objects(after(1), None, 9).await.unwrap(), [dead]);
     assert_eq!(db.find_replaced(hash(1), first.incarnation()).await.unwrap(), None);
     db.publish_xorb(xorb(1, 3), second, after(1)).await.unwrap();
     let row = db.find_xorb(hash(1)).await.unwrap().unwrap();
@@ -115,15 +116,32 @@ async fn a_dead_object_is_listed_after_its_time_and_forgotten_once(db: Db) {
     put(&db, xorb(1, 3)).await;
     let (old, new) = replace(&db, 1, after(5)).await;
     let dead = DeadObject { hash: hash(1), incarnation: old, len: 30 };
-    assert_eq!(db.dead_objects(after(4), 9).await.unwrap(), []);
-    assert_eq!(db.dead_objects(after(5), 9).await.unwrap(), [dead]);
-    assert_eq!(db.dead_objects(after(5), 0).await.unwrap(), []);
+    assert_eq!(db.dead_objects(after(4), None, 9).await.unwrap(), []);
+    assert_eq!(db.dead_objects(after(5), None, 9).await.unwrap(), [dead]);
+    assert_eq!(db.dead_objects(after(5), None, 0).await.unwrap(), []);
     assert!(!db.forget_object(hash(1), new).await.unwrap());
     assert!(db.forget_object(hash(1), old).await.unwrap());
     assert!(!db.forget_object(hash(1), old).await.unwrap());
     assert_eq!(db.object_sums().await.unwrap(), ObjectSums::default());
     db.begin_object(hash(2), new, 7, NOW).await.unwrap();
     assert!(!db.forget_object(hash(2), new).await.unwrap(), "the object is pending");
+}
+
+async fn dead_objects_are_listed_by_pages_in_order_of_names(db: Db) {
+    let names = [(1, 3), (1, 9), (2, 1), (3, 1)].map(|(byte, number)| (hash(byte), Incarnation::from_number(number)));
+    // The times are in another order.
+    for (at, (hash, incarnation)) in names.iter().rev().enumerate() {
+        db.mark_object_dead(*hash, *incarnation, 30, after(at as u64)).await.unwrap();
+    }
+    let (mut found, mut last) = (Vec::new(), None);
+    loop {
+        let page = db.dead_objects(after(9), last, 1).await.unwrap();
+        let Some(object) = page.first() else { break };
+        last = Some((object.hash, object.incarnation));
+        found.extend(last);
+    }
+    assert_eq!(found, names);
+    assert_eq!(db.dead_objects(after(9), Some(names[1]), 9).await.unwrap().len(), 2);
 }
 
 async fn damaged_blob_is_not_read_once_replaced(db: Db) {
@@ -152,7 +170,7 @@ async fn adoption_of_a_dead_blob_takes_its_name_back(db: Db) {
     assert!(db.mark_object_dead(hash(1), name, 30, NOW).await.unwrap());
     assert!(db.adopt_xorb(xorb(1, 3), name, Ticket::random(), NOW).await.unwrap());
     assert_eq!(db.find_xorb(hash(1)).await.unwrap().unwrap().incarnation, name);
-    assert_eq!(db.dead_objects(after(9), 9).await.unwrap(), []);
+    assert_eq!(db.dead_objects(after(9), None, 9).await.unwrap(), []);
     assert_eq!(db.stage_xorb(hash(1), Ticket::random(), NOW).await.unwrap(), Staging::Live { serialized_len: 30 });
 }
 
@@ -160,6 +178,6 @@ async fn times_of_objects_in_the_future_are_set_back(db: Db) {
     let name = Incarnation::from_number(7);
     db.mark_object_dead(hash(1), name, 30, after(100)).await.unwrap();
     db.set_objects_back(after(5)).await.unwrap();
-    assert_eq!(db.dead_objects(after(4), 9).await.unwrap(), []);
-    assert_eq!(db.dead_objects(after(5), 9).await.unwrap().len(), 1);
+    assert_eq!(db.dead_objects(after(4), None, 9).await.unwrap(), []);
+    assert_eq!(db.dead_objects(after(5), None, 9).await.unwrap().len(), 1);
 }

@@ -71,14 +71,27 @@ impl ObjectIndex for SqliteIndex {
         async move { self.write("give up pending blobs").execute(abandon).await }.boxed()
     }
 
-    fn dead_objects(&self, before: Timestamp, limit: u32) -> BoxFuture<'_, Result<Vec<DeadObject>, IndexError>> {
+    fn dead_objects(
+        &self,
+        before: Timestamp,
+        after: Option<(XorbHash, Incarnation)>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<DeadObject>, IndexError>> {
         // No row should have the name of a dead object. If a row has it nevertheless, the blob must
         // not be deleted.
-        const SQL: &str = "SELECT hash, incarnation, len FROM objects WHERE state = 1 AND since <= ? AND NOT EXISTS \
+        const SQL: &str = "SELECT hash, incarnation, len FROM objects WHERE state = 1 AND since <= ?1 \
+             AND (hash, incarnation) > (?2, ?3) AND NOT EXISTS \
              (SELECT 1 FROM xorbs WHERE xorbs.hash = objects.hash AND xorbs.incarnation = objects.incarnation) \
-             ORDER BY since LIMIT ?";
-        async move { self.read("list blobs to be deleted").all(query(SQL).bind(millis(before)).bind(limit)).await }
-            .boxed()
+             ORDER BY hash, incarnation LIMIT ?4";
+        async move {
+            // Without `after`, an empty hash: it is less than every hash.
+            let (hash, incarnation) = after
+                .as_ref()
+                .map_or((&[][..], 0), |(hash, incarnation)| (&hash.as_bytes()[..], incarnation_to_sql(*incarnation)));
+            let list = query(SQL).bind(millis(before)).bind(hash).bind(incarnation).bind(limit);
+            self.read("list blobs to be deleted").all(list).await
+        }
+        .boxed()
     }
 
     fn forget_object(&self, hash: XorbHash, incarnation: Incarnation) -> BoxFuture<'_, Result<bool, IndexError>> {

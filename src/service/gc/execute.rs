@@ -5,6 +5,7 @@ use super::{OBJECT_RETENTION, Pace, STEP_COUNT};
 use crate::blob::BlobKey;
 use crate::format::XorbHash;
 use crate::index::{IndexError, XorbState};
+use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
 use crate::service::Store;
 use crate::service::error::StoreError;
@@ -19,23 +20,35 @@ pub struct Collected {
     pub condemned: Tally,
     /// Xorbs whose blobs and rows were deleted.
     pub deleted: Tally,
-    /// Planned xorbs that were used again since the plan was made.
+    /// Planned xorbs that were not changed, because their state was no longer that of the plan.
     pub spared: u64,
-    /// Xorbs and replaced blobs whose action failed; the next run tries again.
+    /// Failures: one per xorb and dead object whose action failed, and one per other step of the run
+    /// that failed. The next run tries again.
     pub failed: u64,
-    /// The first of those failures.
+    /// The first failure.
     pub failure: Option<StoreError>,
-    /// Replaced blobs that were deleted after their retention.
+    /// Dead objects whose blobs were deleted: replaced blobs, and blobs of failed uploads.
     pub replaced: Tally,
     /// Whether it was stopped before its end.
     pub is_stopped: bool,
 }
 
 impl Collected {
+    /// Records a failed step, and the number of xorbs or dead objects to which it applied.
     fn fail(&mut self, count: usize, what: &str, error: StoreError) {
-        tracing::warn!(xorbs = count, error = %chain(&error), "{what}; the next GC run tries again");
-        self.failed += count as u64;
+        tracing::warn!(count, error = %chain(&error), "{what}; the next GC run tries again");
+        self.failed += count.max(1) as u64;
         self.failure.get_or_insert(error);
+    }
+
+    /// Whether the clock was set back since the plan was made. Then the run stops, because its
+    /// steps would write times that are too early.
+    fn stops_at(&mut self, now: Timestamp, plan: &CollectionPlan) -> bool {
+        if now < plan.made && !self.is_stopped {
+            tracing::warn!("GC stopped: the clock was set back during the run; the next run continues");
+            self.is_stopped = true;
+        }
+        self.is_stopped
     }
 }
 
@@ -73,9 +86,7 @@ impl Store {
         for kind in kinds {
             let planned: Vec<PlannedXorb> = plan.xorbs.iter().filter(|xorb| kind(xorb.action)).copied().collect();
             for step in planned.chunks(STEP_COUNT) {
-                // If the clock was set back since the plan was made, this step would write times
-                // that are too early.
-                if self.clock.now() < plan.made || collected.is_stopped || !pace.next().await {
+                if collected.stops_at(self.clock.now(), plan) || !pace.next().await {
                     collected.is_stopped = true;
                     return;
                 }
@@ -158,8 +169,7 @@ impl Store {
     /// are declared dead, and a later run deletes them.
     async fn delete_dead_objects(&self, collected: &mut Collected, plan: &CollectionPlan, pace: &Pace) {
         let now = self.clock.now();
-        if now < plan.made || collected.is_stopped {
-            collected.is_stopped = true;
+        if collected.stops_at(now, plan) {
             return;
         }
         let before = before(now, OBJECT_RETENTION);
@@ -170,16 +180,16 @@ impl Store {
             self.index.abandon_objects(before, now).await
         };
         if let Err(error) = prepared.await {
-            return collected.fail(0, "cannot abandon unpublished blobs", error.into());
+            return collected.fail(0, "cannot abandon pending objects", error.into());
         }
+        let mut after = None;
         loop {
-            let page = match self.index.dead_objects(before, OBJECT_PAGE_COUNT).await {
+            let page = match self.index.dead_objects(before, after, OBJECT_PAGE_COUNT).await {
                 Ok(page) => page,
-                Err(error) => return collected.fail(0, "cannot list replaced blobs", error.into()),
+                Err(error) => return collected.fail(0, "cannot list dead objects", error.into()),
             };
-            if page.is_empty() {
-                return;
-            }
+            let Some(last) = page.last() else { return };
+            after = Some((last.hash, last.incarnation));
             if collected.is_stopped || !pace.next().await {
                 collected.is_stopped = true;
                 return;
@@ -190,11 +200,10 @@ impl Store {
                     self.index.forget_object(object.hash, object.incarnation).await?;
                     Ok::<_, StoreError>(())
                 };
-                // End here, because the next page would begin with the same object.
-                if let Err(error) = deleted.await {
-                    return collected.fail(1, "cannot delete a replaced blob", error);
+                match deleted.await {
+                    Ok(()) => collected.replaced.add(object.len),
+                    Err(error) => collected.fail(1, "cannot delete the blob of a dead object", error),
                 }
-                collected.replaced.add(object.len);
             }
         }
     }

@@ -49,8 +49,13 @@ impl ObjectIndex for FaultyIndex {
         self.faults.around("abandon_objects", abandoned, index_error).boxed()
     }
 
-    fn dead_objects(&self, before: Timestamp, limit: u32) -> IndexFuture<'_, Vec<DeadObject>> {
-        let dead = self.weakness.dead_objects(&self.inner, before, limit);
+    fn dead_objects(
+        &self,
+        before: Timestamp,
+        after: Option<(XorbHash, Incarnation)>,
+        limit: u32,
+    ) -> IndexFuture<'_, Vec<DeadObject>> {
+        let dead = self.weakness.dead_objects(&self.inner, before, after, limit);
         self.faults.around("dead_objects", dead, index_error).boxed()
     }
 

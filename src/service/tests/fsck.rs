@@ -140,7 +140,7 @@ async fn check_repaired(broken: &Broken, case: &str) {
         assert_eq!(read(&server, xorb).await.unwrap().as_deref(), Some(xorb.bytes()), "{case}");
     }
     // A removal that failed leaves a dead object.
-    let dead = setup.index.dead_objects(setup.clock.now(), 9).await.unwrap();
+    let dead = setup.index.dead_objects(setup.clock.now(), None, 9).await.unwrap();
     let is_dead = dead.iter().any(|object| object.hash == *garbage);
     assert!(is_dead || setup.blobs.list_of(*garbage).await.unwrap().is_empty(), "{case}");
     assert_eq!(setup.index.affected_files(orphan.xorb().hash(), 5).await.unwrap().count, 1, "{case}");

@@ -118,6 +118,40 @@ async fn replaced_blob_is_retained_and_then_deleted() {
     }
 }
 
+/// A failed deletion of a dead object is counted, and the others are deleted in the same run.
+#[tokio::test]
+async fn dead_object_that_cannot_be_deleted_blocks_no_other() {
+    for operation in ["delete", "forget_object"] {
+        let setup = Setup::new().await;
+        let server = setup.process();
+        for text in ["bytes", "other bytes"] {
+            assert!(upload(&server, &xorb(text, Policy::None)).await.unwrap().was_inserted);
+            assert!(declare(&server, &xorb(text, Policy::Lz4)).await.unwrap().was_inserted);
+        }
+        setup.clock.advance(OBJECT_RETENTION);
+        setup.faults.arm_at(operation, Moment::Before);
+        let collected = server.store.collect_garbage(policy_of_gc(), &Pace::default()).await.unwrap();
+        assert_eq!(setup.faults.disarm(), Some(operation));
+        assert_eq!((collected.replaced.count, collected.failed), (1, 1), "{operation}");
+        assert!(collected.failure.is_some(), "{operation}");
+        assert_eq!(collect(&server).await.replaced.count, 1, "{operation}");
+        assert_eq!(setup.index.object_sums().await.unwrap(), ObjectSums::default());
+    }
+}
+
+/// A step of GC that concerns no single xorb counts as one failure.
+#[tokio::test]
+async fn every_failed_step_of_gc_is_counted() {
+    for operation in ["sweep_removed", "set_objects_back", "abandon_objects", "dead_objects", "record_collection"] {
+        let setup = Setup::new().await;
+        let server = setup.process();
+        setup.faults.arm_at(operation, Moment::Before);
+        let collected = server.store.collect_garbage(policy_of_gc(), &Pace::default()).await.unwrap();
+        assert_eq!(setup.faults.disarm(), Some(operation));
+        assert_eq!((collected.failed, collected.failure.is_some()), (1, true), "{operation}");
+    }
+}
+
 /// Checks that after a start and two collections only the blob that the row names is left.
 async fn check_nothing_left(setup: &Setup, xorb: &BuiltXorb, case: &str) {
     let server = setup.process();

@@ -139,12 +139,13 @@ impl BrokenGuards {
         &self,
         index: &SqliteIndex,
         before: Timestamp,
+        after: Option<(XorbHash, Incarnation)>,
         limit: u32,
     ) -> Result<Vec<DeadObject>, IndexError> {
         if self.lacks(Guard::DeleteObjects) {
             return Ok(Vec::new());
         }
         let end = Timestamp::from_millis(u64::MAX >> 1);
-        index.dead_objects(if self.lacks(Guard::ObjectRetention) { end } else { before }, limit).await
+        index.dead_objects(if self.lacks(Guard::ObjectRetention) { end } else { before }, after, limit).await
     }
 }

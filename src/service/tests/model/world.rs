@@ -362,7 +362,7 @@ impl World {
             ensure(!is_left, Fault::Garbage, || format!("after a collection there is {life:?}"))?;
         }
         let before = Timestamp::from_millis(collected.saturating_sub(millis(OBJECT_RETENTION)));
-        let dead = self.index.dead_objects(before, u32::MAX).await.unwrap();
+        let dead = self.index.dead_objects(before, None, u32::MAX).await.unwrap();
         ensure(dead.is_empty(), Fault::Garbage, || format!("after a collection there are {dead:?}"))
     }
 

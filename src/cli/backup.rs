@@ -250,7 +250,7 @@ fn verify(path: &Path, output: &Output) -> anyhow::Result<()> {
         index.close().await;
         proven.with_context(|| format!("{} is not a valid backup", path.display()))
     })?;
-    let (xorbs, files) = (Count(proven.xorb_count, "xorb"), Count(proven.file_count, "record"));
+    let (xorbs, files) = (Count(proven.xorb_count, "xorb"), Count(proven.file_count, "file record"));
     output.record(&Proof {
         archive: &path.to_string_lossy(),
         xorbs: proven.xorb_count,
@@ -262,7 +262,7 @@ fn verify(path: &Path, output: &Output) -> anyhow::Result<()> {
     })?;
     let keys = if proven.keys.is_some() { ", keys" } else { "" };
     let (raw, len) = (Size(proven.raw_len), Size(proven.archive_len));
-    output.line(format_args!("{} is valid: {xorbs}, {raw}, {files} of files{keys}, in {len}", path.display()))?;
+    output.line(format_args!("{} is valid: {xorbs}, {raw}, {files}{keys}, in {len}", path.display()))?;
     Ok(())
 }
 

@@ -228,7 +228,7 @@ async fn check_all(
     })?;
     let (xorbs, files, read) = (Count(seen.xorb_count, "xorb"), Count(seen.file_count, "file"), Size(seen.read_len));
     let (findings, left) = (Count(tally.findings, "finding"), tally.left);
-    output.line(format_args!("{xorbs} and {files} checked, {read} read: {findings}, {left} left"))?;
+    output.line(format_args!("{xorbs} and {files} checked, {read} read: {findings}, {left} unrepaired"))?;
     if !offline {
         output.line("a server is running: blobs and rows of uploads in flight were not checked")?;
     }

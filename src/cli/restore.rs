@@ -130,10 +130,10 @@ fn report(
         archive_len: restored.archive_len,
         trailing_garbage: restored.trailing_garbage,
     })?;
-    let (xorbs, records) = (Count(restored.xorb_count, "xorb"), Count(restored.file_count, "record"));
+    let (xorbs, records) = (Count(restored.xorb_count, "xorb"), Count(restored.file_count, "file record"));
     let keys = if with_keys { "with its keys" } else { "without keys" };
     let raw = Size(restored.raw_len);
-    output.line(format_args!("restored {from} to {to}, {keys}: {xorbs}, {raw}, {records} of files, all verified"))?;
+    output.line(format_args!("restored {from} to {to}, {keys}: {xorbs}, {raw}, {records}, all verified"))?;
     Ok(())
 }
 

@@ -1,15 +1,18 @@
-//! The errors of uploads and reads, and the errors of the store itself. `http/error.rs` turns each
-//! variant into a response. Other operations define their errors in their own modules.
+//! The errors of uploads, reads and registrations, and the errors of the store itself.
+//! `http/error.rs` turns each variant into a response. Other operations define their errors in
+//! their own modules.
 
+use std::fmt;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::reconstruct::Inconsistency;
 use crate::blob::{BlobError, BlobErrorKind};
+use crate::format::shard::ParseError;
 use crate::format::xorb::XorbError;
-use crate::format::{FileHash, XorbHash};
-use crate::index::{IndexError, IndexErrorKind};
+use crate::format::{ChunkRange, FileHash, XorbHash};
+use crate::index::{Allowance, Excess, IndexError, IndexErrorKind, Quantity};
 use crate::runtime::fair::Busy;
 use crate::runtime::outage::Outage;
 
@@ -150,6 +153,112 @@ pub enum ReadError {
     /// The store failed.
     #[error("the xorb could not be read")]
     Store(#[from] StoreError),
+}
+
+/// Why a shard was refused. Nothing of it was entered.
+#[derive(Debug, Error)]
+pub enum RegisterError {
+    /// The bytes are not a shard.
+    #[error(transparent)]
+    Malformed(#[from] ParseError),
+    /// A xorb that the shard names does not exist.
+    #[error("xorb {xorb} is not stored")]
+    MissingXorb {
+        /// The xorb.
+        xorb: XorbHash,
+    },
+    /// The blob of a xorb that the shard names is known to be damaged.
+    #[error("xorb {xorb} is damaged")]
+    DamagedXorb {
+        /// The xorb.
+        xorb: XorbHash,
+    },
+    /// A xorb of the shard has other chunks or lengths than the shard states.
+    #[error("xorb {xorb} has other chunks than the shard states")]
+    OtherChunks {
+        /// The xorb.
+        xorb: XorbHash,
+    },
+    /// A term names chunks that its xorb does not have, or states another length.
+    #[error("term {term} of file {file} does not match chunks {chunks} of xorb {xorb} in length")]
+    Term {
+        /// The file.
+        file: FileHash,
+        /// The index of the term in the file, from 0.
+        term: usize,
+        /// The xorb that it names.
+        xorb: XorbHash,
+        /// The chunks that it names.
+        chunks: ChunkRange,
+    },
+    /// The client did not prove that it knows the chunks of a term.
+    #[error("the verification hash of term {term} of file {file} is missing or wrong")]
+    NoProof {
+        /// The file.
+        file: FileHash,
+        /// The index of the term in the file, from 0.
+        term: usize,
+        /// The xorb that it names.
+        xorb: XorbHash,
+    },
+    /// The terms hash to another file.
+    #[error("the terms hash to file {actual}, not {claimed}")]
+    FileHash {
+        /// The hash in the shard.
+        claimed: FileHash,
+        /// The hash of the terms.
+        actual: FileHash,
+    },
+    /// The file is registered with another sha256.
+    #[error("file {file} has another sha256")]
+    OtherSha256 {
+        /// The file.
+        file: FileHash,
+        /// Whether the file was read and has the other sha256. If not, the file will be read soon.
+        is_verified: bool,
+    },
+    /// The registration would exceed a quota.
+    #[error(transparent)]
+    OverQuota(OverQuota),
+    /// The store failed.
+    #[error("the shard could not be registered")]
+    Store(#[from] StoreError),
+}
+
+/// A registration was refused because it would exceed a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub struct OverQuota {
+    /// The repository or owner that has the limit. An owner has `/*` after its name.
+    pub holder: String,
+    /// The limited quantity.
+    pub quantity: Quantity,
+    /// The limit.
+    pub limit: u64,
+    /// The usage.
+    pub used: u64,
+    /// The increase by the registration.
+    pub added: u64,
+}
+
+impl OverQuota {
+    pub(super) fn new(repo: &str, allowance: &Allowance, excess: Excess) -> Self {
+        let owner = allowance.owner.as_ref().filter(|_| excess.is_owner_wide);
+        let holder = owner.map_or_else(|| repo.to_owned(), |(owner, _)| format!("{owner}/*"));
+        let Excess { quantity, limit, used, added, .. } = excess;
+        Self { holder, quantity, limit, used, added }
+    }
+}
+
+impl fmt::Display for OverQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.quantity {
+            Quantity::Files => "files",
+            Quantity::LogicalBytes => "bytes of files",
+            Quantity::PhysicalBytes => "stored bytes",
+        };
+        let Self { holder, limit, used, added, .. } = self;
+        write!(f, "{holder} uses {used} of {limit} {what}, and this would add {added}")
+    }
 }
 
 /// A failure of the store itself. A client is told only its [kind](StoreError::kind).

@@ -10,16 +10,16 @@ use thiserror::Error;
 use tokio::task::coop::consume_budget;
 
 use super::Server;
-use super::access::{Claims, RepoScope};
+use super::access::Claims;
 use super::download::StoredXorb;
 use super::error::StoreError;
 use super::reconstruct::{BatchPlan, FileTerm, Inconsistency, Plan, PlanError, Planned, Planner, place_terms, select};
-use super::register::dedup_scope;
 use super::response_budget::ResponseBudget;
+use super::scope::{dedup_scope, reader};
 use crate::format::shard::{CasChunk, CasInfo, DedupResponse, write_dedup_response};
 use crate::format::xorb::ChunkPlace;
 use crate::format::{ByteRange, ChunkHash, FileHash, HmacKey, XorbHash};
-use crate::index::{FileRow, Reader, XorbContents};
+use crate::index::{FileRow, XorbContents};
 use crate::runtime::clock::Timestamp;
 
 /// How long clients may use the response to a dedup query. GC retains the xorb for the same time,
@@ -304,14 +304,6 @@ fn describe(contents: &XorbContents, asked: ChunkHash) -> Option<CasInfo> {
     };
     let chunks = contents.layout.chunks().zip(&contents.chunk_hashes).map(chunk).collect::<Option<_>>()?;
     Some(CasInfo { hash: contents.hash, chunks, raw_len: narrow(contents.layout.raw_len())? })
-}
-
-/// Which files the holder of these claims may read.
-pub(super) fn reader(claims: &Claims) -> Reader {
-    match &claims.repo {
-        RepoScope::All => Reader::All,
-        RepoScope::One(repo) => Reader::Repo(repo.to_string()),
-    }
 }
 
 /// The terms of a row, with their positions in the file.

@@ -20,7 +20,7 @@ pub(super) use self::waiting::Waiting;
 use super::Server;
 use super::access::{Claims, GRACE_SECS, Grant};
 use super::error::{StoreError, UploadError};
-use super::register::{dedup_scope, domain};
+use super::scope::{dedup_scope, domain};
 use super::upload::{BodyError, Expected, Sum};
 use crate::format::XorbHash;
 use crate::format::limits::MAX_XORB_BODY_LEN;

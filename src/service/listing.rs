@@ -5,19 +5,19 @@ use thiserror::Error;
 use super::Server;
 use super::access::{Claims, RepoScope};
 use super::error::StoreError;
-use super::files::reader;
+use super::scope::reader;
 use crate::format::{FileHash, XorbHash};
 pub use crate::index::{FileEntry, XorbEntry};
 
 /// Maximum entries of a page.
 pub const MAX_PAGE_COUNT: u32 = 1000;
 
-/// Consecutive entries, ordered by hash.
+/// Consecutive entries of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<E> {
     /// The entries.
     pub entries: Vec<E>,
-    /// Whether the page has as many entries as requested: there may be more after the last one.
+    /// Whether the page has the maximum number of entries, so that more may follow.
     pub is_full: bool,
 }
 
@@ -27,18 +27,18 @@ pub enum ListError {
     /// Xorbs belong to no repository, so a token of one repository may not list them.
     #[error("listing xorbs requires access to all repositories")]
     OneRepository,
-    /// The store failed.
-    #[error("the index does not respond")]
+    /// The index failed.
+    #[error("the index cannot be read")]
     Store(#[from] StoreError),
 }
 
 impl Server {
-    /// The files that the token with these claims may read, ordered by hash: the first ones behind
-    /// `after`, up to `count` or [`MAX_PAGE_COUNT`].
+    /// The files that the token with these claims may read, ordered by hash: those after
+    /// `after`, at most `count` and at most [`MAX_PAGE_COUNT`].
     ///
     /// # Errors
     ///
-    /// The index does not respond.
+    /// The index cannot be read.
     pub async fn list_files(
         &self,
         claims: &Claims,

@@ -33,6 +33,7 @@ mod register;
 mod registration_log;
 mod remove;
 mod response_budget;
+mod scope;
 mod scrub;
 mod settings;
 mod steps;
@@ -47,7 +48,7 @@ pub use self::admission::Transfer;
 pub use self::claims::Sha256File;
 use self::dedup_filter::DedupFilter;
 pub use self::download::{ChunkInfo, Form, ReadStream, StoredXorb};
-pub use self::error::{ReadError, StoreError, StoreErrorKind, UploadError};
+pub use self::error::{OverQuota, ReadError, RegisterError, StoreError, StoreErrorKind, UploadError};
 pub use self::file_bytes::RegisteredFile;
 use self::file_locks::FileLocks;
 pub use self::files::{BatchReconstruction, Detail, ReconstructError, Reconstruction};
@@ -55,9 +56,9 @@ pub use self::granted::GrantedUpload;
 use self::granted::Waiting;
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 use self::permits::Permits;
-pub use self::quota::{Holding, MeteredRepo, OverQuota, Quotas, UsageError};
+pub use self::quota::{Holding, MeteredRepo, Quotas, UsageError};
 pub use self::recover::Recovered;
-pub use self::register::{RegisterError, RegisteredShard};
+pub use self::register::RegisteredShard;
 pub use self::registration_log::{
     AppendedRecord, Gap, Pruned, Pruning, RebuildError, Rebuilt, Reconciled, Tail, has_anything,
 };

@@ -15,8 +15,8 @@
 use std::collections::HashSet;
 
 use super::Store;
+use super::error::RegisterError;
 use super::error::StoreError;
-use super::register::RegisterError;
 use crate::format::XorbHash;
 use crate::format::shard::{CasInfo, Term};
 

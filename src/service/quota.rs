@@ -6,19 +6,18 @@
 //! bytes later. Uploads are not charged, because a xorb that no file needs is garbage.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::Server;
 use super::access::{Claims, RepoScope, Scope};
-use super::error::StoreError;
+use super::error::{OverQuota, RegisterError, StoreError};
 use super::listing::{MAX_PAGE_COUNT, Page};
-use super::register::{RegisterError, domain};
+use super::scope::domain;
 use crate::format::FileHash;
 use crate::format::shard::FileInfo;
-use crate::index::{Allowance, Excess, Limits, Quantity, RepoUsage, Usage};
+use crate::index::{Allowance, Excess, Limits, RepoUsage, Usage};
 
 /// Files that are looked up with one query.
 const QUOTA_BATCH_COUNT: usize = 500;
@@ -77,42 +76,6 @@ fn owner(repo: &str) -> Option<String> {
     (scope != RepoScope::All).then(|| domain(&scope))
 }
 
-/// A registration was refused because it would exceed a limit.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub struct OverQuota {
-    /// The repository or owner that has the limit. An owner has `/*` after its name.
-    pub holder: String,
-    /// The limited quantity.
-    pub quantity: Quantity,
-    /// The limit.
-    pub limit: u64,
-    /// The usage.
-    pub used: u64,
-    /// The increase by the registration.
-    pub added: u64,
-}
-
-impl OverQuota {
-    pub(super) fn new(repo: &str, allowance: &Allowance, excess: Excess) -> Self {
-        let owner = allowance.owner.as_ref().filter(|_| excess.is_owner_wide);
-        let holder = owner.map_or_else(|| repo.to_owned(), |(owner, _)| format!("{owner}/*"));
-        let Excess { quantity, limit, used, added, .. } = excess;
-        Self { holder, quantity, limit, used, added }
-    }
-}
-
-impl fmt::Display for OverQuota {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.quantity {
-            Quantity::Files => "files",
-            Quantity::LogicalBytes => "bytes of files",
-            Quantity::PhysicalBytes => "stored bytes",
-        };
-        let Self { holder, limit, used, added, .. } = self;
-        write!(f, "{holder} uses {used} of {limit} {what}, and this would add {added}")
-    }
-}
-
 /// Usage and limits of a repository or an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
@@ -139,8 +102,8 @@ pub enum UsageError {
     /// The token is for another repository.
     #[error("the usage belongs to another repository")]
     Foreign,
-    /// The store failed.
-    #[error("the index does not respond")]
+    /// The index failed.
+    #[error("the index cannot be read")]
     Store(#[from] StoreError),
 }
 

@@ -21,18 +21,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use thiserror::Error;
 use tokio::time::Instant;
 
 pub(super) use self::proof::FirstChunk;
 use super::access::{Claims, RepoScope};
 use super::contents::{Contents, file_count};
-use super::error::StoreError;
+use super::error::{OverQuota, RegisterError, StoreError};
 use super::possession::single_chunks;
-use super::quota::OverQuota;
+use super::scope::domain;
 use super::{Server, Store};
-use crate::format::shard::{CasInfo, FileInfo, ParseError, Sha256, Shard, parse, write_upload};
-use crate::format::{ChunkHash, ChunkRange, FileHash, XorbHash};
+use crate::format::shard::{CasInfo, FileInfo, Sha256, Shard, parse, write_upload};
+use crate::format::{ChunkHash, XorbHash};
 use crate::index::{Claim, ClaimState, Registered, Registration, XorbContents};
 use crate::runtime::fair::Tenant;
 
@@ -53,76 +52,6 @@ const CONFLICT_WAIT: Duration = Duration::from_secs(10);
 pub struct RegisteredShard {
     /// Whether at least one file was new to its repository.
     pub was_new: bool,
-}
-
-/// Why a shard was refused. Nothing of it was entered.
-#[derive(Debug, Error)]
-pub enum RegisterError {
-    /// The bytes are not a shard.
-    #[error(transparent)]
-    Malformed(#[from] ParseError),
-    /// A xorb that the shard names does not exist.
-    #[error("xorb {xorb} is not stored")]
-    MissingXorb {
-        /// The xorb.
-        xorb: XorbHash,
-    },
-    /// The blob of a xorb that the shard names is known to be damaged.
-    #[error("xorb {xorb} is damaged")]
-    DamagedXorb {
-        /// The xorb.
-        xorb: XorbHash,
-    },
-    /// A xorb of the shard has other chunks or lengths than the shard states.
-    #[error("xorb {xorb} has other chunks than the shard states")]
-    OtherChunks {
-        /// The xorb.
-        xorb: XorbHash,
-    },
-    /// A term names chunks that its xorb does not have, or states another length.
-    #[error("term {term} of file {file} does not match chunks {chunks} of xorb {xorb} in length")]
-    Term {
-        /// The file.
-        file: FileHash,
-        /// The index of the term in the file, from 0.
-        term: usize,
-        /// The xorb that it names.
-        xorb: XorbHash,
-        /// The chunks that it names.
-        chunks: ChunkRange,
-    },
-    /// The client did not prove that it knows the chunks of a term.
-    #[error("the verification hash of term {term} of file {file} is missing or wrong")]
-    NoProof {
-        /// The file.
-        file: FileHash,
-        /// The index of the term in the file, from 0.
-        term: usize,
-        /// The xorb that it names.
-        xorb: XorbHash,
-    },
-    /// The terms hash to another file.
-    #[error("the terms hash to file {actual}, not {claimed}")]
-    FileHash {
-        /// The hash in the shard.
-        claimed: FileHash,
-        /// The hash of the terms.
-        actual: FileHash,
-    },
-    /// The file is registered with another sha256.
-    #[error("file {file} has another sha256")]
-    OtherSha256 {
-        /// The file.
-        file: FileHash,
-        /// Whether the file was read and has the other sha256. If not, the file will be read soon.
-        is_verified: bool,
-    },
-    /// The registration would exceed a quota.
-    #[error(transparent)]
-    OverQuota(OverQuota),
-    /// The store failed.
-    #[error("the shard could not be registered")]
-    Store(#[from] StoreError),
 }
 
 impl Server {
@@ -303,17 +232,6 @@ impl Server {
     }
 }
 
-/// The dedup scope of uploads with these claims: the owner of the repository.
-pub(super) fn domain(repo: &RepoScope) -> String {
-    repo.owner().to_owned()
-}
-
-/// The scope within which these claims may learn of stored data. `None` means no limit, because the
-/// token is for all repositories.
-pub(super) fn dedup_scope(repo: &RepoScope) -> Option<String> {
-    (*repo != RepoScope::All).then(|| domain(repo))
-}
-
 /// The xorbs of these terms, then the listed xorbs, each once.
 pub(super) fn distinct(terms: impl Iterator<Item = XorbHash>, xorbs: &[CasInfo]) -> Vec<XorbHash> {
     let mut seen = HashSet::new();
@@ -339,22 +257,4 @@ fn prove_xorb(
     }
     let asked_for = claimed.chunks.iter().filter(|chunk| chunk.hash.is_dedup_eligible());
     Ok(asked_for.map(|chunk| (chunk.hash, xorb)).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn owner_is_before_the_last_slash_and_star_is_its_own() {
-        for (repo, owner) in [
-            ("models/acme/bert", "models/acme"),
-            ("acme/bert", "acme"),
-            ("bert", "bert"),
-            ("*", "*"),
-            ("*/bert", "*/bert"),
-        ] {
-            assert_eq!(domain(&repo.parse().unwrap()), owner, "{repo}");
-        }
-    }
 }

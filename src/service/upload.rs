@@ -38,7 +38,7 @@ pub(super) use self::publish_lock::PublishLocks;
 use super::access::Claims;
 use super::error::UploadError;
 use super::heal::max_worth;
-use super::register::domain;
+use super::scope::domain;
 use super::{Server, Store};
 use crate::format::limits::MAX_FOOTER_LEN;
 use crate::format::xorb::{VerifiedXorb, Verifier};

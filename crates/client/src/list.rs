@@ -19,9 +19,9 @@ pub trait Listed: Sized + sealed::Sealed {
     const PATH: &'static str;
     /// The hash of the entry as the server writes it.
     fn hash(&self) -> &str;
-    /// Whether the other texts of the entry are well-formed. Callers print them to a terminal, so
-    /// other characters must not be in them.
-    fn is_sound(&self) -> bool;
+    /// Whether the string fields except the hash are valid. Callers print them to a terminal, so a
+    /// server must not be able to send control characters.
+    fn is_valid(&self) -> bool;
 }
 
 impl Listed for ListedFile {
@@ -32,7 +32,7 @@ impl Listed for ListedFile {
         &self.hash
     }
 
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         self.sha256.as_deref().is_none_or(|sha256| sha256.parse::<Sha256>().is_ok())
     }
 }
@@ -45,7 +45,7 @@ impl Listed for ListedXorb {
         &self.hash
     }
 
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         true
     }
 }
@@ -94,19 +94,19 @@ impl Server {
             Some(after) => format!("{}?after={after}", E::PATH),
         };
         let Listing { entries, next }: Listing<E> = self.get_json::<E::Page>(&path, watch).await?.into();
-        // Hashes must ascend, because a list whose pages go back would never end.
+        // Hashes of files have the same text form. Hashes must ascend, because a list whose pages go back would never end.
         let parse = |hash: &str| hash.parse::<XorbHash>().ok().map(|hash| *hash.as_bytes());
         let mut last = after.as_deref().and_then(parse);
         for entry in &entries {
             let hash = parse(entry.hash());
-            if hash.is_none() || hash <= last || !entry.is_sound() {
+            if hash.is_none() || hash <= last || !entry.is_valid() {
                 return Err(self.invalid_response("its list is damaged or unordered"));
             }
             last = hash;
         }
-        let is_sound = next.as_deref().is_none_or(|next| !entries.is_empty() && parse(next) == last);
-        if !is_sound {
-            return Err(self.invalid_response("its list continues elsewhere than it ends"));
+        let is_next_valid = next.as_deref().is_none_or(|next| !entries.is_empty() && parse(next) == last);
+        if !is_next_valid {
+            return Err(self.invalid_response("the field `next` of its list is not the hash of the last entry"));
         }
         Ok(Listing { entries, next })
     }

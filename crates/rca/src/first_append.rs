@@ -1,5 +1,5 @@
-//! Distinguishes a file that a crash in the first append left from a file that never was an
-//! archive.
+//! Tells two kinds of files apart: the remains of an interrupted first append, and files that never
+//! were archives.
 //!
 //! Nothing is committed in either, and to a reader both are empty archives with garbage. But an
 //! append truncates the garbage, which may be a user's data if the path was mistyped: many formats
@@ -15,8 +15,8 @@
 //!
 //! Or all bytes after the header are zeros, if the file system stored the length before the bytes.
 //!
-//! A file shorter than a header must begin with a zero byte, as the header of every archive of up
-//! to 255 bytes does, committed or not. Text does not begin with a zero byte.
+//! A file shorter than a header needs only one zero byte: it may also be the truncated copy of a
+//! small committed archive, whose size field begins with `00`. Text does not begin with a zero byte.
 
 use std::io::{Read, Seek};
 
@@ -30,13 +30,13 @@ const HEADER_LEN: usize = 10;
 /// The first bytes of every zstd frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Bytes of the file that are checked, unless those of the block are all zero. No writer makes a
-/// varint so long that the magic number of zstd would not be among them.
+/// The length of the prefix that is checked: a header and 16 bytes of the block. The varint of
+/// every writer leaves room in them for the zstd magic number. If these 16 bytes are all zero, the
+/// rest of the file is checked, too.
 const CHECKED_LEN: usize = HEADER_LEN + 16;
 
-/// Whether a file without a committed chunk can be what a first append left when it was
-/// interrupted.
-pub(crate) fn is_left_behind<S: Read + Seek>(source: &mut S) -> Result<bool, Error> {
+/// Whether a file without a committed chunk can be the remains of an interrupted first append.
+pub(crate) fn is_interrupted_first_append<S: Read + Seek>(source: &mut S) -> Result<bool, Error> {
     let io = |source| Error::Io { op: "read", offset: 0, source };
     source.rewind().map_err(io)?;
     let mut begin = Vec::new();
@@ -54,12 +54,13 @@ pub(crate) fn is_left_behind<S: Read + Seek>(source: &mut S) -> Result<bool, Err
     Ok(block.iter().all(|byte| *byte == 0) && only_zeros(source).map_err(io)?)
 }
 
-/// Whether `bytes` are the beginning of a blob's block, or a prefix of one.
+/// Whether `bytes` can be the first bytes of a blob's block. Compares as many bytes as there are.
 fn begins_blob(bytes: &[u8]) -> bool {
     let is_padded = bytes.iter().take(PADDED_LEN).all(|byte| *byte == 0);
     if is_padded && agree(bytes.get(PADDED_LEN..).unwrap_or_default(), &ZSTD_MAGIC) {
         return true;
     }
+    // The lowest bit is 0 for a blob and 1 for a control block.
     let is_blob = bytes.first().is_none_or(|byte| byte & 1 == 0);
     let varint_len = bytes.iter().position(|byte| byte & 0x80 == 0).map_or(bytes.len(), |last| last + 1);
     is_blob && varint_len < CHECKED_LEN - HEADER_LEN && agree(&bytes[varint_len..], &ZSTD_MAGIC)

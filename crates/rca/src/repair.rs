@@ -45,7 +45,7 @@ pub(crate) fn mend<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Optio
         if let Some(settled) = all_old(source, found.file_len, before, torn)? {
             return Ok(Some(settled));
         }
-        if last && found.tail == Tail::Garbage {
+        if last && found.tail == Tail::End {
             return mixed(source, found.file_len, before, torn);
         }
     }

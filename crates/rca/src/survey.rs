@@ -28,7 +28,7 @@ use super::settled::Settled;
 /// - Everything else that is invalid is refused.
 pub(crate) fn settle<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Settled, Error> {
     let error = match (&found.tail, found.chunks.split_last()) {
-        (Tail::Garbage, _) => match last_digest(source, &found.chunks, found.file_len) {
+        (Tail::End, _) => match last_digest(source, &found.chunks, found.file_len) {
             Ok(digest) => return Ok(Settled::sound(&found.chunks, digest)),
             Err(e) => e,
         },

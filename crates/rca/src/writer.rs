@@ -153,8 +153,9 @@ impl<S: Storage> Writer<S> {
         let found = scan(&mut storage, Layout::ARCHIVE)?;
         let settled = settle(&mut storage, &found)?;
         let torn_header = settled.torn;
-        let is_foreign =
-            settled.chunks.is_empty() && found.file_len > 0 && !first_append::is_left_behind(&mut storage)?;
+        let is_foreign = settled.chunks.is_empty()
+            && found.file_len > 0
+            && !first_append::is_interrupted_first_append(&mut storage)?;
         let chunker = Chunker::resume(storage, Layout::ARCHIVE, &settled.chunks, found.file_len, settled.patches);
         let committed_end = chunker.committed_end();
         let garbage_len = found.file_len.saturating_sub(committed_end);

@@ -1,6 +1,6 @@
 //! Proves that the client knows the chunks of a file's terms, and that the chunks hash to the file.
 
-use super::{RegisterError, UNKNOWN_SHA256};
+use super::UNKNOWN_SHA256;
 use crate::format::merkle::Aggregator;
 use crate::format::shard::{FileInfo, Term};
 use crate::format::{ChunkHash, FileHash, RangeHash, XorbHash};
@@ -8,6 +8,7 @@ use crate::index::NewFile;
 use crate::runtime::fair::Tenant;
 use crate::service::Store;
 use crate::service::contents::{Contents, runs};
+use crate::service::error::RegisterError;
 
 /// The first chunk of a file, and the xorb that has it; `None` for the empty file.
 pub(in crate::service) type FirstChunk = Option<(ChunkHash, XorbHash)>;

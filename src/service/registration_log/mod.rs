@@ -5,7 +5,8 @@
 //! repository. A removal has a record, too. Records are in a [`RecordStore`]. [`rebuild`] replays
 //! them, a start and GC compare the index with them, and pruning removes obsolete ones. The xorb
 //! list of a shard is not recorded, because the blobs have the same data. Also, a record with a
-//! xorb list and no files would take disk space that no quota limits.
+//! xorb list and no files would take disk space that no quota limits. A rebuild makes those chunks
+//! of the named xorbs findable that are eligible for global deduplication.
 //!
 //! Order of effects: record durable → transaction of the index → response. So everything
 //! acknowledged has its record. A crash between the first two effects leaves a record whose change
@@ -28,6 +29,7 @@ mod backfill;
 mod half_deleted;
 mod prune;
 mod rebuild;
+mod rebuilt;
 mod record;
 mod replay;
 mod tail;
@@ -40,7 +42,7 @@ use bytes::Bytes;
 
 pub use self::agree::{Gap, Reconciled, has_anything};
 pub use self::prune::{Pruned, Pruning};
-pub use self::rebuild::{RebuildError, Rebuilt};
+pub use self::rebuilt::{RebuildError, Rebuilt};
 use self::record::{Record, Registered};
 pub use self::tail::Tail;
 use super::Store;

@@ -1,14 +1,14 @@
-//! One record: a JSON line, followed by a shard. [`encode`](Record::encode) and [`parse`] are
-//! inverse.
+//! One record: a JSON line, followed by a shard. [`parse`] is the inverse of
+//! [`encode`](Record::encode), except that `encode` omits owners that are too long for the line.
 //!
 //! ```text
 //! {"blake3":"<64 hex>","version":1,"kind":"register","at_ms":…,"repos":["org/a"],"owners":{"org":[0,1]}}⏎
-//! <a shard as it is uploaded, without footer>
+//! <a shard in upload form, with the new files only, and without a xorb list and footer>
 //! ```
 //!
-//! The hash covers every byte after its own digits, so that any change or truncation is detected.
-//! So changes of the names of repositories and of the hash itself are detected, too. The hash is
-//! not a signature: write access to the data directory allows writing records.
+//! The hash covers every byte after its own digits, including the names of repositories. So any
+//! change or truncation is detected. The hash is not a signature: write access to the data
+//! directory allows writing records.
 
 use std::collections::BTreeMap;
 
@@ -76,8 +76,7 @@ pub(super) struct Registered {
     pub(super) shard: Bytes,
 }
 
-/// Marks a record that was made from an index, not from a client's shard. Its shard lists no xorbs.
-/// Dedup then finds those chunks of the xorbs of its terms that the protocol selects.
+/// Marks a record that was made from an index, not from a registration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FromIndex {
     /// When each file was registered first, in milliseconds since 1970.
@@ -267,7 +266,7 @@ mod tests {
         }
     }
 
-    /// A record with this line after its hash, which is correct.
+    /// A record with a correct hash, followed by this text.
     fn sealed(rest: &str) -> Bytes {
         let hash = blake3::hash(rest.as_bytes()).to_hex();
         format!("{{\"blake3\":\"{hash}{rest}").into()

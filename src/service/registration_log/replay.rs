@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use self::parts::{Problem, Proven, Unproven, Waiting, claim_of};
 use super::owners_of;
-use super::rebuild::{RebuildError, Rebuilt};
+use super::rebuilt::{RebuildError, Rebuilt};
 use super::record::{Record, RecordError, Registered as Registrations, parse};
 use crate::blob::BlobErrorKind;
 use crate::blob::records::Seq;
@@ -37,10 +37,11 @@ use crate::service::Store;
 use crate::service::access::RepoScope;
 use crate::service::archive::Watch;
 use crate::service::contents::{Contents, file_count};
-use crate::service::error::StoreError;
+use crate::service::error::{RegisterError, StoreError};
 use crate::service::permits::write_steps;
 use crate::service::possession::single_chunks;
-use crate::service::register::{RegisterError, distinct, domain};
+use crate::service::register::distinct;
+use crate::service::scope::domain;
 
 /// Maximum time for reading a file in order to decide between two claims of its sha256. The time is
 /// long, because no request waits for a replay.
@@ -390,9 +391,8 @@ impl<'a> Replay<'a> {
         registration.xorbs.retain(|other| *other != xorb);
         registration.dedup.retain(|(_, other)| *other != xorb);
         let needs = |file: &NewFile| file.terms.iter().any(|term| term.xorb == xorb);
-        let (out, files) = std::mem::take(&mut registration.files).into_iter().partition(needs);
+        let (out, files): (Vec<NewFile>, _) = std::mem::take(&mut registration.files).into_iter().partition(needs);
         registration.files = files;
-        let out: Vec<NewFile> = out;
         for file in out {
             self.leave_out(file.hash, registration.repo.clone(), RegisterError::MissingXorb { xorb });
         }

@@ -10,7 +10,7 @@ use crate::format::FileHash;
 use crate::format::shard::{FileInfo, Shard, write_upload};
 use crate::format::xorb::BuiltXorb;
 use crate::index::{RecordIndex, UsageIndex};
-use crate::service::register::RegisterError;
+use crate::service::error::RegisterError;
 use crate::service::{Limits, Quotas};
 
 /// More files than a test registers in one transaction.

@@ -51,7 +51,7 @@ async fn dedup_owner_and_quota_owner_are_the_same() {
             now: setup.clock.now(),
             allowance: Allowance::default(),
         };
-        let owner = crate::service::register::domain(&scope);
+        let owner = crate::service::scope::domain(&scope);
         let before = setup.index.owner_usage(owner.clone()).await.unwrap().file_count;
         assert_eq!(setup.index.register(&registration).await.unwrap(), Registered::New);
         assert_eq!(setup.index.owner_usage(owner).await.unwrap().file_count, before + 1, "{repo}");

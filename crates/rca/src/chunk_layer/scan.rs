@@ -9,8 +9,8 @@ use crate::error::Error;
 /// What the headers of a file say.
 #[derive(Debug)]
 pub(crate) struct Scan {
-    /// Chunks with a non-zero size, in order. There are at most seven, because the width of the
-    /// size field doubles from chunk to chunk and a field beyond 64 bits cannot be full.
+    /// Chunks with a non-zero size, in order. There are at most eight: the width of the size field
+    /// doubles from chunk to chunk, and a chunk whose field is wider than 64 bits is never full.
     pub(crate) chunks: Vec<Chunk>,
     pub(crate) tail: Tail,
     pub(crate) file_len: u64,
@@ -19,9 +19,9 @@ pub(crate) struct Scan {
 /// What follows the chunks of a [`Scan`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Tail {
-    /// Nothing, or bytes that are certainly garbage: bytes after a chunk that is not full, a header
-    /// of size 0, or less than a header after a full chunk.
-    Garbage,
+    /// The chunks end here. What follows, if anything, is garbage: bytes after a chunk that is not
+    /// full, a header of size 0, or fewer bytes than a header.
+    End,
     /// Nothing: the last chunk of the list goes past the end of the file.
     PastEnd,
     /// A header whose size is below the length of the header. It is not in the list.
@@ -45,14 +45,14 @@ pub(crate) fn scan<S: Read + Seek + ?Sized>(source: &mut S, layout: Layout) -> R
         let offset = chunks.last().map_or(0, Chunk::end);
         let done = |chunks, tail| Ok(Scan { chunks, tail, file_len });
         if file_len - offset < field.header_len_u64() {
-            return done(chunks, Tail::Garbage);
+            return done(chunks, Tail::End);
         }
         let mut header = vec![0; field.header_len()];
         source.seek(SeekFrom::Start(offset)).map_err(io("seek in", offset))?;
         source.read_exact(&mut header).map_err(io("read", offset))?;
         let chunk = field.parse(offset, &header);
         if chunk.size == 0 {
-            return done(chunks, Tail::Garbage);
+            return done(chunks, Tail::End);
         }
         if chunk.bad_size().is_some() {
             return done(chunks, Tail::BadSize(chunk));
@@ -64,7 +64,7 @@ pub(crate) fn scan<S: Read + Seek + ?Sized>(source: &mut S, layout: Layout) -> R
             return done(chunks, Tail::PastEnd);
         }
         if !full {
-            return done(chunks, Tail::Garbage);
+            return done(chunks, Tail::End);
         }
     }
 }

@@ -7,7 +7,8 @@ use crate::format::shard::FileInfo;
 use crate::format::{FileHash, XorbHash};
 use crate::index::{Allowance, NewFile, Registration};
 use crate::runtime::clock::Timestamp;
-use crate::service::register::{FirstChunk, RegisterError, distinct};
+use crate::service::error::RegisterError;
+use crate::service::register::{FirstChunk, distinct};
 
 /// A record or file that could not be replayed.
 #[derive(Debug, Error)]

@@ -9,9 +9,10 @@ use crate::format::{ChunkHash, XorbHash};
 use crate::index::{NewFile, Reader};
 use crate::runtime::fair::Tenant;
 use crate::service::contents::{Contents, runs};
+use crate::service::error::RegisterError;
 use crate::service::error::StoreError;
-use crate::service::register::{FirstChunk, RegisterError};
-use crate::service::registration_log::rebuild::RebuildError;
+use crate::service::register::FirstChunk;
+use crate::service::registration_log::rebuilt::RebuildError;
 use crate::service::registration_log::record::Record;
 
 /// A file, its first chunk, and whether its terms are those of a switch.

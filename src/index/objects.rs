@@ -83,8 +83,8 @@ pub trait ObjectIndex {
     /// number.
     fn abandon_objects(&self, before: Timestamp, now: Timestamp) -> BoxFuture<'_, Result<u64, IndexError>>;
 
-    /// Objects that became dead at `before` or earlier, ordered by hash and incarnation: those after
-    /// `after`, at most `limit`.
+    /// Objects that became dead at `before` or earlier, ordered by hash and incarnation: those
+    /// after `after`, at most `limit`.
     fn dead_objects(
         &self,
         before: Timestamp,

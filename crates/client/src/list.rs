@@ -94,7 +94,8 @@ impl Server {
             Some(after) => format!("{}?after={after}", E::PATH),
         };
         let Listing { entries, next }: Listing<E> = self.get_json::<E::Page>(&path, watch).await?.into();
-        // Hashes of files have the same text form. Hashes must ascend, because a list whose pages go back would never end.
+        // Hashes of files have the same text form. They must ascend, because a list whose pages go
+        // back would never end.
         let parse = |hash: &str| hash.parse::<XorbHash>().ok().map(|hash| *hash.as_bytes());
         let mut last = after.as_deref().and_then(parse);
         for entry in &entries {

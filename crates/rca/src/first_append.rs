@@ -16,7 +16,8 @@
 //! Or all bytes after the header are zeros, if the file system stored the length before the bytes.
 //!
 //! A file shorter than a header needs only one zero byte: it may also be the truncated copy of a
-//! small committed archive, whose size field begins with `00`. Text does not begin with a zero byte.
+//! small committed archive, whose size field begins with `00`. Text does not begin with a zero
+//! byte.
 
 use std::io::{Read, Seek};
 
@@ -30,8 +31,8 @@ const HEADER_LEN: usize = 10;
 /// The first bytes of every zstd frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// The length of the prefix that is checked: a header and 16 bytes of the block. The varint of
-/// every writer leaves room in them for the zstd magic number. If these 16 bytes are all zero, the
+/// The length of the prefix that is checked: a header and 16 bytes of the block. Every
+/// writer's varint is so short that the zstd magic number is among them. If these 16 bytes are all zero, the
 /// rest of the file is checked, too.
 const CHECKED_LEN: usize = HEADER_LEN + 16;
 

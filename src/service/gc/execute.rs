@@ -22,8 +22,8 @@ pub struct Collected {
     pub deleted: Tally,
     /// Planned xorbs that were not changed, because their state was no longer that of the plan.
     pub spared: u64,
-    /// Failures: one per xorb and dead object whose action failed, and one per other step of the run
-    /// that failed. The next run tries again.
+    /// Failures: one per xorb and dead object whose action failed, and one per other step of the
+    /// run that failed. The next run tries again.
     pub failed: u64,
     /// The first failure.
     pub failure: Option<StoreError>,

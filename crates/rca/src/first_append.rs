@@ -31,8 +31,8 @@ const HEADER_LEN: usize = 10;
 /// The first bytes of every zstd frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// The length of the prefix that is checked: a header and 16 bytes of the block. Every
-/// writer's varint is so short that the zstd magic number is among them. If these 16 bytes are all zero, the
+/// The length of the prefix that is checked: a header and 16 bytes of the block. Every writer's
+/// varint is so short that the zstd magic number is among them. If these 16 bytes are all zero, the
 /// rest of the file is checked, too.
 const CHECKED_LEN: usize = HEADER_LEN + 16;
 

@@ -71,9 +71,6 @@ pub const MAX_SHARD_TERM_CHUNK_COUNT: u64 = 32 << 20;
 /// 8 KiB (spec 2).
 pub const MIN_CHUNK_RAW_LEN: u32 = 8_192;
 
-/// Raw bytes in a chunk that the chunker aims at: 64 KiB (spec 2).
-pub const TARGET_CHUNK_RAW_LEN: u32 = 65_536;
-
 const _: () = assert!(MAX_XORB_BODY_LEN == 67_502_176, "spec 3.6 states this sum");
 const _: () = assert!(MAX_CHUNK_RAW_LEN < 1 << 24 && MAX_CHUNK_PAYLOAD_LEN < 1 << 24, "lengths are 24-bit fields");
 const _: () = assert!(MAX_XORB_BODY_LEN < u32::MAX as u64, "layouts keep offsets in 32 bits");

@@ -1,10 +1,11 @@
 //! Builds an index from blobs and records alone.
 //!
-//! Blobs are read and verified, and get rows. A damaged blob is reported and gets no row. If a xorb
-//! has several sound blobs, the shortest one gets the row, and the others become dead objects. Then
-//! all registrations and removals are replayed in their order ([`replay`](super::replay)), so that
-//! readers see the same files as with the old index. A file with a missing xorb is reported and
-//! left out. Its record stays, so the next rebuild registers the file if the xorb exists again.
+//! Blobs are read and verified, and get rows. A blob that is damaged, or that the disk cannot read,
+//! is reported and gets no row. If a xorb has several sound blobs, the shortest one gets the row,
+//! and the others become dead objects. Then all registrations and removals are replayed in their
+//! order ([`replay`](super::replay)), so that readers see the same files as with the old index. A
+//! file with a missing xorb is reported and left out. Its record stays, so the next rebuild
+//! registers the file if the xorb exists again.
 //!
 //! The index must be new, and no other process may use the store. A rebuild that fails or is killed
 //! has changed nothing but this index, which must be discarded. The next rebuild begins anew.
@@ -18,15 +19,14 @@ use thiserror::Error;
 use super::agree::new_store_id;
 use super::rebuilt::{RebuildError, Rebuilt};
 use super::replay::Replay;
+use crate::blob::BlobKey;
 use crate::blob::records::Seq;
-use crate::blob::{BlobErrorKind, BlobKey};
-use crate::format::limits::MAX_XORB_BODY_LEN;
-use crate::format::xorb::{VerifiedXorb, Verifier, XorbError};
-use crate::format::{ByteRange, Crc64, XorbHash};
-use crate::index::{NewXorb, Ticket};
+use crate::format::XorbHash;
+use crate::index::Ticket;
 use crate::service::Store;
 use crate::service::archive::Watch;
 use crate::service::error::StoreError;
+use crate::service::verify::{BlobVerifier, Damage, Pace, Verdict};
 
 /// Blobs that are read at once. Each has some MiB in memory, and the workers alternate between
 /// them.
@@ -39,19 +39,6 @@ pub(super) struct DamagedBlob {
     hash: XorbHash,
     #[source]
     source: Damage,
-}
-
-/// How a blob is damaged.
-#[derive(Debug, Error)]
-enum Damage {
-    #[error(transparent)]
-    Xorb(#[from] XorbError),
-    #[error("its bytes are the xorb {actual}")]
-    OtherXorb { actual: XorbHash },
-    #[error("its length of {len} bytes is impossible for a xorb")]
-    Len { len: u64 },
-    #[error("data follows its chunks")]
-    Tail,
 }
 
 impl Store {
@@ -128,51 +115,12 @@ impl Store {
 
     /// Gives a blob its row, if it matches its name. Returns its length.
     async fn adopt(&self, key: BlobKey, len: u64) -> Result<Result<u64, DamagedBlob>, StoreError> {
-        let named = key.xorb_hash();
-        let (xorb, crc64) = match self.verify_blob(key, len).await? {
-            Ok(verified) => verified,
-            Err(source) => return Ok(Err(DamagedBlob { hash: named, source })),
+        let verifier = BlobVerifier { blobs: self.blobs.clone(), pool: self.pool.clone() };
+        let row = match verifier.verify(key, None, &mut Pace::new(None)).await? {
+            Verdict::Sound(proven) => proven.into_row(),
+            Verdict::Damaged(source) => return Ok(Err(DamagedBlob { hash: key.xorb_hash(), source })),
         };
-        let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: None, grant: None };
         self.index.adopt_xorb(row, key.incarnation(), Ticket::random(), self.clock.now()).await?;
         Ok(Ok(len))
-    }
-
-    /// Reads a blob of this many bytes; returns the xorb, and the CRC-64/NVME of the blob.
-    async fn verify_blob(&self, key: BlobKey, len: u64) -> Result<Result<(VerifiedXorb, u64), Damage>, StoreError> {
-        let Some(whole) = ByteRange::new(0, len).filter(|_| len <= MAX_XORB_BODY_LEN) else {
-            return Ok(Err(Damage::Len { len }));
-        };
-        let Some(mut pieces) = self.blobs.read(key, whole).await? else { return Ok(Err(Damage::Len { len: 0 })) };
-        let (mut verifier, mut crc64) = (Verifier::new(MAX_XORB_BODY_LEN), Crc64::new());
-        while let Some(piece) = pieces.next().await {
-            let piece = match piece {
-                Ok(piece) => piece,
-                Err(error) if error.kind == BlobErrorKind::Corrupt => return Ok(Err(Damage::Len { len })),
-                Err(error) => return Err(error.into()),
-            };
-            let verify = move || {
-                crc64.update(&piece);
-                let mut rest = &piece[..];
-                while verifier.next_frame(&mut rest)?.is_some() {}
-                Ok::<_, XorbError>((verifier, crc64))
-            };
-            (verifier, crc64) = match self.pool.run(verify).await {
-                Ok(verified) => verified,
-                Err(error) => return Ok(Err(error.into())),
-            };
-        }
-        let xorb = match verifier.finish() {
-            Ok(xorb) => xorb,
-            Err(error) => return Ok(Err(error.into())),
-        };
-        Ok(if xorb.hash() != key.xorb_hash() {
-            Err(Damage::OtherXorb { actual: xorb.hash() })
-        } else if xorb.layout().serialized_len() != len {
-            Err(Damage::Tail)
-        } else {
-            Ok((xorb, crc64.value()))
-        })
     }
 }

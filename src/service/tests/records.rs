@@ -104,7 +104,7 @@ pub(super) async fn delete_xorb(setup: &Setup, hash: XorbHash) -> bool {
 
 /// The problems that a rebuild has reported.
 #[derive(Debug, Default)]
-struct Problems(Mutex<Vec<String>>);
+pub(super) struct Problems(Mutex<Vec<String>>);
 
 impl Watch for Problems {
     fn total(&self, _: u64) {}

@@ -12,6 +12,7 @@ use futures_util::{FutureExt, TryStreamExt};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
+use super::records::Problems;
 use super::{Setup, read, upload, xorb};
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft};
@@ -19,11 +20,13 @@ use crate::format::ByteRange;
 use crate::format::compression::Policy;
 use crate::format::xorb::BuiltXorb;
 use crate::index::HealthIndex;
+use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::incarnation::Incarnation;
+use crate::service::archive::Watch;
 use crate::service::scrub::{Checked, Scrub};
 use crate::service::verify::{BlobVerifier, Damage, Pace, Verdict};
-use crate::service::{Form, ReadError, ScrubBudget, Server};
+use crate::service::{Form, ReadError, ScrubBudget, Server, Settings};
 
 /// The operation on a blob that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +192,30 @@ async fn transient_read_error_or_failed_disk_damages_nothing() {
         assert!(!store.is_damaged().await, "{point:?}");
         store.blobs.set(None);
         assert_eq!(read(&store.server, &store.xorb).await.unwrap().as_deref(), Some(store.xorb.bytes()), "{point:?}");
+    }
+}
+
+/// A rebuild of the index reports a blob on bad sectors and goes on. It stops if the whole disk
+/// fails, because it would lose every blob.
+#[tokio::test]
+async fn rebuild_leaves_out_an_unreadable_blob_and_stops_at_a_failed_disk() {
+    for point in [Point::Open, Point::Middle] {
+        let store = Failing::new().await;
+        for (failure, xorb_counts) in [
+            (Some(Failure { point, ..ALWAYS }), Some((0, 1))),
+            (Some(Failure { point, is_of_disk: true, ..ALWAYS }), None),
+            (Some(Failure { point, count: 1, ..ALWAYS }), Some((1, 0))),
+            (None, Some((1, 0))),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
+            let server = Server::new(&Settings { index: Arc::new(index), ..store.setup.settings(store.blobs.clone()) });
+            store.blobs.set(failure);
+            let watch: Arc<dyn Watch> = Arc::new(Problems::default());
+            let rebuilt = server.store.rebuild(&watch).await;
+            let found = rebuilt.ok().map(|rebuilt| (rebuilt.xorb_count, rebuilt.damaged_xorb_count));
+            assert_eq!(found, xorb_counts, "{failure:?}");
+        }
     }
 }
 

@@ -46,7 +46,7 @@ impl Compact for PostgresIndex {
 
     fn terms_of(&self, file: FileHash) -> BoxFuture<'_, Result<Vec<TermRow>, IndexError>> {
         const SQL: &str = "SELECT file_terms.row_id AS number, hash, removed_at, terms FROM files JOIN file_terms ON file_id = id \
-             WHERE hash = $1 ORDER BY start";
+             WHERE hash = $1 AND files.registration NOT IN (SELECT id FROM hidden) ORDER BY start";
         async move {
             let list = query(SQL).bind(file.as_bytes().as_slice());
             let runs: Vec<Run> = self.read("read all terms of a file").all(list).await?;
@@ -57,7 +57,8 @@ impl Compact for PostgresIndex {
 
     fn files_of(&self, xorb: XorbHash, after: u64, limit: u32) -> BoxFuture<'_, Result<FilePage, IndexError>> {
         const SQL: &str = "SELECT file_id, files.hash AS hash, removed_at FROM xorb_files JOIN files ON files.id = file_id \
-             WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = $1) AND file_id > $2 ORDER BY file_id LIMIT $3";
+             WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = $1) AND file_id > $2 \
+             AND files.registration NOT IN (SELECT id FROM hidden) ORDER BY file_id LIMIT $3";
         row! { Referring { file_id: u64, hash: FileHash, removed_at: Option<u64> } }
         async move {
             let list = query(SQL).bind(xorb.as_bytes().as_slice()).bind(after.cast_signed()).bind(i64::from(limit));

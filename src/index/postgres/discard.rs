@@ -116,6 +116,13 @@ async fn discard_some(tx: &mut Tx<'_>, id: i64, now: Timestamp) -> Result<u64, I
     Ok(unlisted + u64::from(is_part))
 }
 
+/// Abandons a registration of which another one is about to discard rows. The locks of files make
+/// sure that it is not in progress. If it were, it must not be published without these rows.
+pub(super) async fn abandon(tx: &mut Tx<'_>, registration: i64) -> Result<(), IndexError> {
+    const SQL: &str = "UPDATE registrations SET state = 1 WHERE id = $1 AND state = 0";
+    tx.execute(query(SQL).bind(registration)).await.map(drop)
+}
+
 /// Removes files that only an abandoned registration has written, the small ones at once.
 pub(super) async fn files(tx: &mut Tx<'_>, ids: &[i64], now: Timestamp) -> Result<(), IndexError> {
     const LARGE: &str = "SELECT value FROM unnest($1) AS value WHERE EXISTS \

@@ -56,7 +56,8 @@ impl Switch {
              WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = value AND file_id = $1)";
         const UNREFER: &str = "DELETE FROM xorb_files WHERE file_id = ";
         // A removed file has another hash by then.
-        let find = query("SELECT id FROM files WHERE hash = $1").bind(file.file.as_bytes().as_slice());
+        let find = query("SELECT id FROM files WHERE hash = $1 AND registration NOT IN (SELECT id FROM hidden)")
+            .bind(file.file.as_bytes().as_slice());
         let Some(id) = tx.find::<i64>(find).await? else { return Ok(false) };
         for run in &file.runs {
             let (before, after) = (pack_terms(&run.before), pack_terms(&run.after));

@@ -134,6 +134,8 @@ impl RegisterIndex for SqliteIndex {
             if tx.find::<i64>(query(IS_OPEN).bind(begun.id)).await?.is_none() {
                 return Err(IndexError::lost(op, 0));
             }
+            let allowance = &registration.allowance;
+            let before = if allowance.is_unlimited() { None } else { Some(usages(&mut tx, registration).await?) };
             let mut entry = Entry::new(registration, Mark::Step(begun.id), from);
             while !entry.is_done() {
                 if let Some(refused) = entry.write_some(&mut tx).await? {
@@ -144,13 +146,17 @@ impl RegisterIndex for SqliteIndex {
                     break;
                 }
             }
-            let allowance = &registration.allowance;
-            if entry.outcome != Registered::Known
-                && !allowance.is_unlimited()
-                && let Some(excess) = allowance.excess((begun.repo, begun.owner), usages(&mut tx, registration).await?)
+            if let Some(before) = before
+                && entry.outcome != Registered::Known
             {
-                tx.rollback().await?;
-                return Ok(StepOutcome { outcome: Registered::OverQuota(excess), next: None });
+                let after = usages(&mut tx, registration).await?;
+                // The step must fit by itself, because files may have been removed since the
+                // beginning. The refusal states what the whole registration has added so far.
+                if let Some(of_step) = allowance.excess(before, after) {
+                    let excess = allowance.excess((begun.repo, begun.owner), after).unwrap_or(of_step);
+                    tx.rollback().await?;
+                    return Ok(StepOutcome { outcome: Registered::OverQuota(excess), next: None });
+                }
             }
             tx.commit().await?;
             let next = (!entry.is_done()).then_some(entry.at);

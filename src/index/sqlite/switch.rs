@@ -58,8 +58,10 @@ impl Switch {
         const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) SELECT value, ?1 FROM json_each(?2) \
              WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = value AND file_id = ?1)";
         const UNREFER: &str = "DELETE FROM xorb_files WHERE file_id = ";
-        // This does not find a file that was removed, because its removal has changed its hash.
-        let find = query("SELECT id FROM files WHERE hash = ?").bind(file.file.as_bytes().as_slice());
+        // This does not find a file that was removed, because its removal has changed its hash, nor
+        // one of an unpublished registration, whose terms may be incomplete.
+        let find = query("SELECT id FROM files WHERE hash = ? AND registration NOT IN hidden")
+            .bind(file.file.as_bytes().as_slice());
         let Some(id) = tx.find::<i64>(find).await? else { return Ok(false) };
         for run in &file.runs {
             let (before, after) = (pack_terms(&run.before), pack_terms(&run.after));

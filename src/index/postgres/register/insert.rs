@@ -213,6 +213,7 @@ impl Entry<'_> {
             .bind(self.registration.repo.as_str())
             .bind(self.mark.of_claim());
         let Some(found) = tx.find::<Abandoned>(select).await? else { return Ok(false) };
+        discard::abandon(tx, found.registration).await?;
         discard::claim(tx, found.file_id, found.registration, self.registration.now).await?;
         Ok(true)
     }

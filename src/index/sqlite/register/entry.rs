@@ -153,15 +153,18 @@ impl<'r> Entry<'r> {
             let mut abandoned = Vec::new();
             for mut found in tx.all::<Known>(select.build()).await? {
                 if found.is_hidden && found.registration != own {
+                    discard::abandon(tx, found.registration).await?;
                     abandoned.push(found.id);
                     continue;
                 }
                 if found.is_repo_hidden && found.repo_registration != own {
+                    discard::abandon(tx, found.repo_registration).await?;
                     // A few steps at most: `write_large` has already discarded such a claim to a
                     // large file.
                     while !discard::claim(tx, found.id, found.repo_registration, now).await? {}
                     (found.is_claimed, found.has_claimed) = (false, false);
                 } else if found.is_claim_hidden && found.claim_registration != own {
+                    discard::abandon(tx, found.claim_registration).await?;
                     // Only the claimed sha256 is hidden, so this takes one step.
                     discard::claim(tx, found.id, found.claim_registration, now).await?;
                     found.has_claimed = false;

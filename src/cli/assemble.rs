@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
 
-use super::store::advice;
+use super::store::{StoreIndex, StoreLocation, advice};
 use crate::blob::fs::FsBlobStore;
 use crate::blob::records::fs::FsRecordStore;
 use crate::config::{Config, QuotaConfig, QuotaLimits};
@@ -24,18 +23,23 @@ pub(super) async fn open_server(
     open_blob_count: usize,
     metrics: &Arc<Metrics>,
     clock: Arc<dyn Clock>,
-) -> anyhow::Result<(Arc<Server>, SqliteIndex)> {
+) -> anyhow::Result<(Arc<Server>, StoreIndex)> {
+    let location = StoreLocation::of(config);
+    let database = location.open_database().await?;
     let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
     let blobs = blobs
         .with_open_files(open_blob_count)
         .with_read_limit(config.max_concurrent_reads)
         .writing_directly(config.direct_writes);
     let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
-    let index = open_index(&config.data_dir, &blobs, &records).await?;
+    let index = match database {
+        Some(index) => index,
+        None => StoreIndex::Sqlite(open_sqlite(&location, &blobs, &records).await?),
+    };
     let server = Server::new(&Settings {
         blobs: Arc::new(blobs),
         records: Arc::new(records),
-        index: Arc::new(index.clone()),
+        index: index.shared(),
         clock,
         metrics: Arc::clone(metrics),
         verify_worker_count: config.verify_workers,
@@ -52,10 +56,14 @@ pub(super) async fn open_server(
     Ok((server, index))
 }
 
-/// Opens the index. A missing or empty index is an error if the store has blobs or records: with a
-/// new index, the server would respond that nothing is stored.
-async fn open_index(data_dir: &Path, blobs: &FsBlobStore, records: &FsRecordStore) -> anyhow::Result<SqliteIndex> {
-    let path = data_dir.join("index.sqlite");
+/// Opens the index in the data directory. A missing or empty index is an error if the store has
+/// blobs or records: with a new index, the server would respond that nothing is stored.
+async fn open_sqlite(
+    location: &StoreLocation,
+    blobs: &FsBlobStore,
+    records: &FsRecordStore,
+) -> anyhow::Result<SqliteIndex> {
+    let (data_dir, path) = (&location.data_dir, location.sqlite_path());
     if Replacement::of(&path).finish()? {
         tracing::warn!("completed an interrupted index replacement");
     }
@@ -67,7 +75,7 @@ async fn open_index(data_dir: &Path, blobs: &FsBlobStore, records: &FsRecordStor
     if len.unwrap_or(0) == 0 && has_anything(blobs, records).await? {
         return Err(advice::lost_index(data_dir, len.is_some()));
     }
-    SqliteIndex::open(&path).await.map_err(|error| advice::explain(data_dir, error.into()))
+    SqliteIndex::open(&path).await.map_err(|error| advice::explain(location, error.into()))
 }
 
 /// Converts the quotas of the configuration.

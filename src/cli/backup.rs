@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::destination::cannot_write;
 use super::output::{Output, OutputArgs};
-use super::store::{Progress, StoreArgs, advice, compare, index_path, open_read_only, settings_over, try_lock};
+use super::store::{Progress, StoreArgs, StoreIndex, StoreLocation, advice, compare, settings_over, try_lock};
 use super::units::{Count, Size};
 use super::{keys, remote};
 use crate::blob::records::memory::MemoryRecordStore;
@@ -93,38 +93,40 @@ pub(super) fn run(args: BackupArgs) -> anyhow::Result<()> {
     if args.verify {
         return verify(&args.archive, &output);
     }
-    let data_dir = args.store.data_dir()?;
-    index_path(&data_dir)?;
-    check_outside(&args.archive, &data_dir)?;
-    let ring = if args.include_keys { Some(read_keys(&data_dir)?) } else { None };
+    let location = args.store.location()?;
+    location.check_index()?;
+    let data_dir = &location.data_dir;
+    check_outside(&args.archive, data_dir)?;
+    let ring = if args.include_keys { Some(read_keys(data_dir)?) } else { None };
     let done = remote::run(async {
-        let index = open_read_only(&data_dir).await?;
-        check_all_applied(&data_dir, &index).await?;
+        let index = location.open_read_only().await?;
+        check_all_applied(&location, &index).await?;
         let archive = open(&args.archive, ring.is_some(), &output)?;
-        let settings = settings_over(&data_dir, &index, Arc::new(SystemClock), 1);
+        let settings = settings_over(data_dir, &index, Arc::new(SystemClock), 1);
         // One worker verifies blobs while the other writes the archive.
         let store = Store::new(&Settings { verify_worker_count: 2, ..settings });
         let watch = Progress::new(&output, "backup");
         let done = Box::pin(store.back_up(archive, ring.as_ref(), watch)).await;
         index.close().await;
         let done = done.with_context(|| format!("cannot back up to {}", args.archive.display()));
-        done.map_err(|error| advice::explain(&data_dir, error))
+        done.map_err(|error| advice::explain(&location, error))
     })?;
     report(&args.archive, &done, &output)
 }
 
 /// Checks that the index has applied every record that exists now, because a backup would silently
 /// lack the other ones. While a server runs, waits for the registrations that are under way.
-async fn check_all_applied(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<()> {
+async fn check_all_applied(location: &StoreLocation, index: &StoreIndex) -> anyhow::Result<()> {
+    let data_dir = &location.data_dir;
     // The tail is the list of records that the index has not applied.
-    let mut tail = compare(data_dir, index).await?;
+    let mut tail = compare(location, index).await?;
     for _ in 0..SETTLE_COUNT {
         if tail.is_empty() || !is_served(data_dir) {
             break;
         }
         sleep(SETTLE_PAUSE).await;
         // Removes the records that were applied meanwhile. New records do not prolong the wait.
-        tail.retain_of(&compare(data_dir, index).await?);
+        tail.retain_of(&compare(location, index).await?);
     }
     if tail.is_empty() {
         return Ok(());

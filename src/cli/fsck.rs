@@ -14,11 +14,10 @@ use super::backup::{open_to_read, worker_count};
 use super::collector::DeletionLock;
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::{Progress, StoreArgs, advice, compare, index_path, open_read_only, settings_over, try_lock};
+use super::store::{Progress, StoreArgs, advice, compare, settings_over, try_lock};
 use super::units::{Count, Size};
 use crate::format::{FileHash, XorbHash};
 use crate::index::Index;
-use crate::index::sqlite::SqliteIndex;
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::service::fsck::{Finding, Fsck, Kind, Outcome, Presence};
 use crate::service::{Settings, Store, Tail};
@@ -137,11 +136,12 @@ pub(super) fn run(args: FsckArgs) -> anyhow::Result<()> {
 /// Runs the check; returns how many findings are left.
 pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64> {
     let output = Output::new(args.output);
-    let data_dir = args.store.data_dir()?;
-    let index_path = index_path(&data_dir)?;
+    let location = args.store.location()?;
+    location.check_index()?;
+    let data_dir = &location.data_dir;
     let archive = args.from.as_deref().map(open_to_read).transpose()?;
     // Held to the end of the check, so that no server can start during it.
-    let lock = match try_lock(&data_dir) {
+    let lock = match try_lock(data_dir) {
         Ok(lock) => lock,
         // A user without write permission cannot take the lock, but can check without `--repair`.
         Err(_) if !args.repair => None,
@@ -153,24 +153,23 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
     if archive.is_some() && presence == Presence::Shared {
         bail!("a server runs on {}; stop it before restoring xorbs from an archive", data_dir.display());
     }
-    let _deleting = if args.repair { Some(lock_deletions(&data_dir)?) } else { None };
+    let _deleting = if args.repair { Some(lock_deletions(data_dir)?) } else { None };
     remote::run(async {
         // Opened read-only first, because that fails for a schema that this program does not
         // support, and never migrates the index.
-        let mut index = open_read_only(&data_dir).await?;
-        index.check_pages().await.map_err(|error| advice::explain(&data_dir, error.into()))?;
-        let tail = compare(&data_dir, &index).await?;
+        let mut index = location.open_read_only().await?;
+        index.check_pages().await.map_err(|error| advice::explain(&location, error.into()))?;
+        let tail = compare(&location, &index).await?;
         if args.repair {
-            index.close().await;
-            index = SqliteIndex::open(&index_path).await?;
+            index = location.reopen_to_write(index).await?;
         }
-        let settings = settings_over(&data_dir, &index, clock, 8);
+        let (settings, shared) = (settings_over(data_dir, &index, clock, 8), index.shared());
         let store = Store::new(&Settings { verify_worker_count: worker_count(), ..settings });
         let fsck = Fsck { store, presence, is_deep: args.deep, trusts_clock: args.trust_clock };
-        let from = archive.map(|archive| (archive, &index as &dyn Index));
+        let from = archive.map(|archive| (archive, shared.as_ref()));
         let left = Box::pin(check_all(&fsck, &tail, args.repair, from, &output)).await;
         index.close().await;
-        left.map_err(|error| advice::explain(&data_dir, error))
+        left.map_err(|error| advice::explain(&location, error))
     })
 }
 

@@ -23,10 +23,9 @@ use serde::Serialize;
 use super::collector::{DeletionLock, min_live, policy, prune};
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::{StoreArgs, advice, index_path, open_read_only, settings_over};
+use super::store::{StoreArgs, StoreIndex, StoreLocation, advice, location_of, settings_over};
 use super::units::{Count, Size};
 use crate::config::{CollectionConfig, Config};
-use crate::index::sqlite::SqliteIndex;
 use crate::runtime::clock::{Clock, SystemClock, Timestamp};
 use crate::runtime::telemetry::chain;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
@@ -143,20 +142,19 @@ pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()>
         min_free_len: Config::min_free_len_of(raw.min_free_space),
         is_dry: args.dry_run,
     };
-    let data_dir = Config::data_dir_of(raw.data_dir);
-    let index_path = index_path(&data_dir)?;
-    let lock = if job.is_dry { None } else { Some(lock(&data_dir)?) };
+    let location = location_of(&raw)?;
+    location.check_index()?;
+    let lock = if job.is_dry { None } else { Some(lock(&location.data_dir)?) };
     let done = remote::run(async {
         // Opened read-only first, because that fails for a schema of another version instead of
         // migrating it: a server of that version may be using the index.
-        let mut index = open_read_only(&data_dir).await?;
+        let mut index = location.open_read_only().await?;
         if !job.is_dry {
-            index.close().await;
-            index = SqliteIndex::open(&index_path).await?;
+            index = location.reopen_to_write(index).await?;
         }
-        let done = Box::pin(collect(index.clone(), &job, &data_dir, Arc::clone(clock), &output)).await;
+        let done = Box::pin(collect(&index, &job, &location, Arc::clone(clock), &output)).await;
         index.close().await;
-        done.map_err(|error| advice::explain(&data_dir, error))
+        done.map_err(|error| advice::explain(&location, error))
     });
     // After a signal, too, `remote::run` returns only when a deletion in progress has ended. So the
     // lock covers every deletion.
@@ -172,16 +170,16 @@ fn lock(data_dir: &Path) -> anyhow::Result<DeletionLock> {
 
 /// Plans GC, then prints the plan or executes it, with compaction after it if requested.
 async fn collect(
-    index: SqliteIndex,
+    index: &StoreIndex,
     job: &Job,
-    data_dir: &Path,
+    location: &StoreLocation,
     clock: Arc<dyn Clock>,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let settings = settings_over(data_dir, &index, clock, 1);
+    let settings = settings_over(&location.data_dir, index, clock, 1);
     let store = Store::new(&Settings { min_free_len: job.min_free_len, ..settings });
     let plan = match store.plan_collection(job.policy).await {
-        Err(GcAbort::Gap(gap)) => return Err(advice::of_gap(data_dir, gap)),
+        Err(GcAbort::Gap(gap)) => return Err(advice::of_gap(location, gap)),
         plan => plan.context("GC aborted; nothing was deleted")?,
     };
     if job.is_dry {

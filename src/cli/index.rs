@@ -84,7 +84,9 @@ fn rebuild(args: RebuildArgs) -> anyhow::Result<()> {
 /// Runs the command with this clock. Tests pass one that they set.
 pub(super) fn rebuild_at(args: RebuildArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<Rebuilt> {
     let output = Output::new(args.output);
-    let data_dir = args.store.data_dir()?;
+    let location = args.store.location()?;
+    location.require_sqlite("zorb index rebuild makes an SQLite index")?;
+    let data_dir = location.data_dir;
     if !data_dir.join("xorbs").is_dir() {
         bail!("no store in {}; name its directory with --data-dir", data_dir.display());
     }

@@ -4,6 +4,7 @@ mod assemble;
 mod backup;
 mod bar;
 mod collector;
+mod db;
 mod descriptors;
 mod destination;
 mod environment;
@@ -74,6 +75,8 @@ enum Command {
     #[command(subcommand)]
     Index(index::IndexCommand),
     Gc(gc::GcArgs),
+    #[command(subcommand)]
+    Db(db::DbCommand),
     /// Create, extend, list and verify archives of named blobs
     #[command(subcommand)]
     Rca(rca::RcaCommand),
@@ -114,6 +117,7 @@ impl Cli {
             Command::Fsck(args) => fsck::run(args),
             Command::Index(command) => index::run(command),
             Command::Gc(args) => gc::run(args),
+            Command::Db(command) => db::run(command),
             Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),

@@ -71,7 +71,9 @@ struct Record<'a> {
 
 pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
     let output = Output::new(args.output);
-    let data_dir = args.store.data_dir()?;
+    let location = args.store.location()?;
+    location.require_sqlite("zorb restore makes a store with an SQLite index")?;
+    let data_dir = location.data_dir;
     let target = free_place(&data_dir)?;
     let archive = open_to_read(&args.archive)?;
     let dir = TempDirectory::create_beside(&target).with_context(|| cannot_write(&data_dir))?;

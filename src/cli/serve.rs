@@ -21,14 +21,13 @@ use tokio_util::sync::CancellationToken;
 use super::assemble::open_server;
 use super::collector::{self, DeletionLock};
 use super::reload::{self, Reloaded};
-use super::store::{advice, check_place};
+use super::store::{StoreIndex, StoreLocation, advice, check_place};
 use super::{descriptors, keys};
-use crate::config::{AuditMode, AuthMode, Config, RawConfig};
+use crate::config::{AuditMode, AuthMode, Config, DatabaseUrl, RawConfig};
 use crate::http::audit::{Audit, AuditScope};
 use crate::http::server::{ConnectionLimits, Site, listen, serve};
 use crate::http::tls::Tls;
 use crate::http::{AppState, Auth, Origins, Pace, PublicAddress, Shared, router};
-use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::durable::{create_directory, open_lock};
@@ -60,6 +59,10 @@ pub(super) struct ServeArgs {
     /// Data directory [default: ./zorb-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
+    /// PostgreSQL database of the index [default: SQLite in the data directory]; better set
+    /// ZORB_DATABASE_URL, because other users can see arguments
+    #[arg(long, value_name = "URL")]
+    database_url: Option<DatabaseUrl>,
     /// Authentication of requests: token or off [default: off]
     #[arg(long, value_name = "MODE")]
     auth: Option<String>,
@@ -75,14 +78,16 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let config = settings(args)?;
     telemetry::install(config.log_format, &config.log)?;
     check_place(&config.data_dir, config.require_store)?;
-    // Locked before the cleanup of the start, because the cleanup removes all unfinished uploads.
-    // Those of another running server must stay.
-    let _lock = lock(&config.data_dir)?;
     let runtime = Builder::new_multi_thread()
         .event_interval(EVENT_INTERVAL)
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
+    // Nothing is created before the database has been checked.
+    runtime.block_on(StoreLocation::of(&config).check_before_start())?;
+    // Locked before the cleanup of the start, because the cleanup removes all unfinished uploads.
+    // Those of another running server must stay.
+    let _lock = lock(&config.data_dir)?;
     let result = runtime.block_on(serve_until_stopped(config));
     // Does not wait for tasks that still run. Their requests were not acknowledged.
     runtime.shutdown_background();
@@ -94,6 +99,7 @@ fn settings(args: ServeArgs) -> anyhow::Result<Config> {
     let flags = RawConfig {
         listen: args.listen,
         data_dir: args.data_dir,
+        database_url: args.database_url,
         auth: args.auth,
         public_url: args.public_url,
         allow_anonymous: args.allow_anonymous.then_some(true),
@@ -141,7 +147,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {}; is another process using it?", config.listen))?;
     announce(&listener, if tls.is_some() { "https" } else { "http" })?;
     let started = Started { recovered, files_recorded: recorded, elapsed: begin.elapsed() };
-    started.log(&config, &server.store).await?;
+    started.log(&config, &server.store, &index).await?;
 
     let pace = Pace { idle: config.body_timeout, min_bytes_per_sec: config.min_upload_rate };
     let address = address(&config);
@@ -151,7 +157,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let background_stop = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), background_stop.clone()));
     spawn_background(&server, &config, &background, &background_stop);
-    background.spawn(checkpoint_wal(index.clone(), background_stop.clone()));
+    background.spawn(index.clone().maintain(background_stop.clone()));
     let (site_tls, closing_audit) = (tls.as_ref().map(|(tls, _)| tls.clone()), audit.clone());
     let journal = audit.as_ref().map(|audit| audit.journal.clone());
     background.spawn(reload::watch(reload, Reloaded { tls, journal }, background_stop.clone()));
@@ -196,11 +202,12 @@ struct Started {
 
 impl Started {
     /// Logs `ready`, with the version, the totals of the store and the results of the cleanup.
-    async fn log(self, config: &Config, store: &Store) -> anyhow::Result<()> {
+    async fn log(self, config: &Config, store: &Store, index: &StoreIndex) -> anyhow::Result<()> {
         let totals = store.totals().await.context("cannot count what is stored")?;
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             data_dir = %config.data_dir.display(),
+            index = index.name(),
             auth = config.auth.name(),
             tls = config.tls.is_some(),
             xorbs = totals.xorb_count,
@@ -218,7 +225,7 @@ impl Started {
 /// A store that is ready to be served.
 pub(super) struct OpenedStore {
     pub(super) server: Arc<Server>,
-    pub(super) index: SqliteIndex,
+    pub(super) index: StoreIndex,
     recovered: Recovered,
     /// Files that had no registration record and have one now.
     recorded: u64,
@@ -242,9 +249,11 @@ pub(super) async fn begin_store(
     if deletion.is_some() {
         store.restore_half_deleted().await.context("cannot restore xorbs whose deletion was interrupted")?;
     }
+    let location = StoreLocation::of(config);
+    let is_identified = location.identify(store, !config.require_store).await?;
     let agreed = store.agree(!config.require_store).await;
-    let agreed = agreed.map_err(|gap| advice::of_gap(&config.data_dir, gap))?;
-    if agreed.is_new {
+    let agreed = agreed.map_err(|gap| advice::of_gap(&location, gap))?;
+    if agreed.is_new || is_identified {
         tracing::info!(data_dir = %config.data_dir.display(), "created a new store");
     }
     if agreed.applied_count > 0 {
@@ -366,20 +375,6 @@ async fn sweep(server: Arc<Server>, stop: CancellationToken) {
             () = sleep(SWEEP_PERIOD) => {}
             () = stop.cancelled() => return,
         }
-    }
-}
-
-/// Checkpoints the WAL of the index at intervals, until `stop`. Of several failures in a row, logs
-/// only the first.
-async fn checkpoint_wal(index: SqliteIndex, stop: CancellationToken) {
-    let mut is_failing = false;
-    while stop.run_until_cancelled(sleep(SqliteIndex::CHECKPOINT_INTERVAL)).await.is_some() {
-        let done = index.checkpoint_wal().await;
-        if let (Err(error), false) = (&done, is_failing) {
-            tracing::warn!(error = %telemetry::chain(error), "WAL checkpoint failed; the WAL grows: check the \
-                disk, then restart the server");
-        }
-        is_failing = done.is_err();
     }
 }
 

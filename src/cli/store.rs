@@ -2,6 +2,10 @@
 //! progress.
 
 pub(super) mod advice;
+mod location;
+mod open;
+mod opening;
+pub(super) mod postgres;
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -12,11 +16,12 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressBar;
 
+pub(super) use self::location::StoreLocation;
+pub(super) use self::open::StoreIndex;
 use super::output::Output;
 use crate::blob::fs::FsBlobStore;
 use crate::blob::records::fs::FsRecordStore;
-use crate::config::{Config, RawConfig};
-use crate::index::sqlite::SqliteIndex;
+use crate::config::{Config, DatabaseUrl, RawConfig};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::durable::open_lock;
@@ -29,35 +34,46 @@ use crate::service::{Settings, Store, Tail};
 const STORE_NAMES: [&str; 4] = ["store", "index.sqlite", "xorbs", "shards"];
 
 /// Names that a directory for a new store may contain. An interrupted first start leaves the first
-/// five, file systems create the others.
-const HARMLESS_NAMES: [&str; 7] = ["lock", "gc.lock", "keys", "keys.lock", "tmp", "lost+found", ".snapshot"];
+/// six, file systems create the others.
+const HARMLESS_NAMES: [&str; 8] =
+    ["lock", "gc.lock", "keys", "keys.lock", "tmp", location::MARKER, "lost+found", ".snapshot"];
 
-/// The data directory, determined as by `zorb serve`.
+/// The data directory and the database, determined as by `zorb serve`.
 #[derive(Debug, Args)]
 pub(super) struct StoreArgs {
     /// Data directory [default: ./zorb-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// TOML file with settings; only data_dir and settings with the command's name as prefix are
-    /// used
+    /// PostgreSQL database of the index, if that is not in the data directory; better set
+    /// ZORB_DATABASE_URL, because other users can see arguments
+    #[arg(long, value_name = "URL")]
+    database_url: Option<DatabaseUrl>,
+    /// TOML file with settings; only data_dir, database_url and settings with the command's name as
+    /// prefix are used
     #[arg(long, env = "ZORB_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 impl StoreArgs {
-    /// The data directory: from the flag, else from the environment, else from the file, else the
-    /// default.
-    pub(super) fn data_dir(self) -> anyhow::Result<PathBuf> {
-        Ok(Config::data_dir_of(self.raw()?.data_dir))
+    /// The data directory and the database: each from the flag, else from the environment, else
+    /// from the file, else the default.
+    pub(super) fn location(self) -> anyhow::Result<StoreLocation> {
+        location_of(&self.raw()?)
     }
 
     /// All settings of flag, environment and file, in this order of precedence.
     pub(super) fn raw(self) -> anyhow::Result<RawConfig> {
-        let flags = RawConfig { data_dir: self.data_dir, ..RawConfig::default() };
+        let flags = RawConfig { data_dir: self.data_dir, database_url: self.database_url, ..RawConfig::default() };
         let environment = RawConfig::from_env(|name| std::env::var(name).ok())?;
         let file = self.config.as_deref().map(RawConfig::read).transpose()?.unwrap_or_default();
         Ok(flags.or(environment).or(file))
     }
+}
+
+/// The data directory and the database in these settings.
+pub(super) fn location_of(raw: &RawConfig) -> anyhow::Result<StoreLocation> {
+    let database = DatabaseUrl::of(raw.database_url.clone())?;
+    Ok(StoreLocation { data_dir: Config::data_dir_of(raw.data_dir.clone()), database })
 }
 
 /// Whether this directory contains a store.
@@ -107,42 +123,23 @@ pub(super) fn check_place(data_dir: &Path, require_store: bool) -> anyhow::Resul
     Ok(())
 }
 
-/// The path of the index of an existing store. Fails if the index is missing or empty.
-pub(super) fn index_path(data_dir: &Path) -> anyhow::Result<PathBuf> {
-    let path = data_dir.join("index.sqlite");
-    match path.metadata() {
-        Ok(metadata) if metadata.is_file() && metadata.len() > 0 => Ok(path),
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot read the index of {}", data_dir.display()))
-        }
-        found if is_store(data_dir).unwrap_or(false) => Err(advice::lost_index(data_dir, found.is_ok())),
-        _ => bail!("no store in {}; name its directory with --data-dir", data_dir.display()),
-    }
-}
-
-/// Opens the index of an existing store for reading. Never creates or migrates an index.
-pub(super) async fn open_read_only(data_dir: &Path) -> anyhow::Result<SqliteIndex> {
-    let opened = SqliteIndex::open_read_only(&index_path(data_dir)?).await;
-    opened.map_err(|error| advice::explain(data_dir, error.into()))
-}
-
 /// Compares the index of a store with its records. Returns the tail: the records that the index has
 /// not applied. See [`Store::compare`].
-pub(super) async fn compare(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<Tail> {
-    let settings = settings_over(data_dir, index, Arc::new(SystemClock), 1);
-    Store::new(&settings).compare().await.map_err(|gap| advice::of_gap(data_dir, gap))
+pub(super) async fn compare(location: &StoreLocation, index: &StoreIndex) -> anyhow::Result<Tail> {
+    let settings = settings_over(&location.data_dir, index, Arc::new(SystemClock), 1);
+    Store::new(&settings).compare().await.map_err(|gap| advice::of_gap(location, gap))
 }
 
 /// The settings of an existing store, for a command that uses so many disk workers for blobs.
 pub(super) fn settings_over(
     data_dir: &Path,
-    index: &SqliteIndex,
+    index: &StoreIndex,
     clock: Arc<dyn Clock>,
     disk_worker_count: usize,
 ) -> Settings {
     let blobs = Arc::new(FsBlobStore::open_existing(data_dir, Pool::new(disk_worker_count)));
     let records = Arc::new(FsRecordStore::open_existing(data_dir, Pool::new(1)));
-    Settings::over(blobs, records, Arc::new(index.clone()), clock, Arc::new(Metrics::new()))
+    Settings::over(blobs, records, index.shared(), clock, Arc::new(Metrics::new()))
 }
 
 /// Locks the data directory for this process, as a server does; `None` if another process holds the

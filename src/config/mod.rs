@@ -5,6 +5,7 @@
 //! invalid value is an error at the start. No value is guessed.
 
 mod collection;
+mod database;
 mod origins;
 mod quota;
 mod raw;
@@ -21,6 +22,7 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 pub use self::collection::{CollectionConfig, MIN_GC_DELETE_DELAY, MIN_GC_GRACE};
+pub use self::database::DatabaseUrl;
 pub use self::quota::{QuotaConfig, QuotaLimits};
 pub use self::raw::{RawConfig, RawQuota};
 pub use self::units::{Rate, Size, Span};
@@ -34,6 +36,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The data directory.
     pub data_dir: PathBuf,
+    /// The PostgreSQL database of the index; `None` for an SQLite file in the data directory.
+    pub database: Option<DatabaseUrl>,
     /// The base URL of the server for clients, without a final slash. If it is not set, it follows
     /// from the headers of each request.
     pub public_url: Option<String>,
@@ -220,6 +224,7 @@ impl Config {
         let config = Self {
             listen,
             data_dir: Self::data_dir_of(raw.data_dir),
+            database: DatabaseUrl::of(raw.database_url)?,
             public_url: public_url(raw.public_url)?,
             trusted_proxies: proxies(raw.trusted_proxies)?,
             cors_origins: origins::parse(raw.cors_origins)?,

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::database::DatabaseUrl;
 use super::units::{RATE, Rate, SIZE, SPAN, Size, Span};
 use super::{ConfigError, parse};
 
@@ -90,6 +91,8 @@ keys! {
     listen: String, "an address and a port";
     /// Data directory.
     data_dir: String, "a directory";
+    /// PostgreSQL database of the index.
+    database_url: DatabaseUrl, "a PostgreSQL URL";
     /// Base URL of the server, as clients use it.
     public_url: String, "a URL";
     /// Proxies whose forwarded headers are trusted.
@@ -182,7 +185,7 @@ impl RawConfig {
             let table: toml::Table = toml::from_str(text).unwrap_or_default();
             match table.keys().find_map(|key| Self::renamed(key)) {
                 Some((old, new)) => ConfigError::Renamed { origin, old, new },
-                None => ConfigError::Invalid { origin, message: error.to_string() },
+                None => ConfigError::Invalid { origin, message: shown(text, &error) },
             }
         })
     }
@@ -203,4 +206,17 @@ impl RawConfig {
             std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::parse(&text, &format!("the configuration file {}", path.display()))
     }
+}
+
+/// An error of the TOML parser as text. The parser quotes the line, which is left out if it has a
+/// URL, because that may contain a password.
+fn shown(text: &str, error: &toml::de::Error) -> String {
+    let quoting = error.to_string();
+    if !quoting.contains("://") {
+        return quoting;
+    }
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let message = error.message();
+    let message = if message.contains("://") { "a value has the wrong type" } else { message };
+    format!("line {}: {message}", before.matches('\n').count() + 1)
 }

@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 
-use super::{AuditMode, Config, ConfigError, RawConfig, Target};
+use super::{AuditMode, Config, ConfigError, DatabaseUrl, RawConfig, Target};
 
 fn raw(text: &str) -> RawConfig {
     RawConfig::parse(text, "a test").unwrap()
@@ -104,4 +104,26 @@ fn audit_log_is_off_or_in_a_file_or_on_stdout() {
     assert_eq!(target("./stdout"), Some(Target::File("./stdout".into())));
     assert_eq!(Config::new(raw("audit = 'all'")).unwrap().audit, AuditMode::All);
     assert!(Config::new(raw("audit = 'none'")).is_err());
+}
+
+#[test]
+fn a_database_url_is_validated_and_never_shown() {
+    let url = "postgres://zorb:hunter2@db.example/zorb";
+    let config = Config::new(raw(&format!("database_url = '{url}'"))).unwrap();
+    assert_eq!(config.database.as_ref().map(DatabaseUrl::expose), Some(url));
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(Config::new(raw("database_url = ''")).unwrap().database.is_none());
+    let refused = Config::new(raw("database_url = 'mysql://zorb:hunter2@db/zorb'")).unwrap_err();
+    assert!(refused.to_string().contains("postgres://USER"), "{refused}");
+    assert!(!format!("{refused:?} {refused}").contains("hunter2"), "{refused}");
+    for text in [
+        &format!("database_url = '{url}"),
+        &format!("# comment\ndatabase_urls = '{url}'"),
+        &format!("database_url = ['{url}']"),
+        &format!("max_uploads = '{url}'"),
+    ] {
+        let refused = RawConfig::parse(text, "f.toml").unwrap_err();
+        assert!(!format!("{refused:?} {refused}").contains("hunter2"), "{refused}");
+        assert!(refused.to_string().contains("line "), "{refused}");
+    }
 }

@@ -33,7 +33,7 @@ macro_rules! suite {
         #[cfg(feature = "postgres-tests")]
         mod postgres {
             $(#[tokio::test] async fn $case() {
-                let index = crate::index::postgres::test_server::fresh().await;
+                let index = crate::index::postgres::test_hooks::fresh().await;
                 super::$case(std::sync::Arc::new(index.clone())).await;
                 index.close().await;
             })*
@@ -78,7 +78,7 @@ macro_rules! suite_in_steps {
         #[cfg(feature = "postgres-tests")]
         mod postgres_in_steps {
             $(#[tokio::test] async fn $case() {
-                let index = crate::index::postgres::test_server::fresh().await.in_steps();
+                let index = crate::index::postgres::test_hooks::fresh().await.in_steps();
                 super::$case(std::sync::Arc::new(index.clone())).await;
                 index.close().await;
             })*

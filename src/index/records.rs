@@ -48,7 +48,9 @@ pub trait RecordIndex {
     fn store_mark(&self) -> BoxFuture<'_, Result<StoreMark, IndexError>>;
 
     /// Writes the id of the store, and `last_record` as the number of the last applied record. A
-    /// lower number than the stored one is ignored.
+    /// lower number than the stored one is ignored. An index that other data directories can reach
+    /// keeps its id: if it has another one, the error is of kind
+    /// [`IndexErrorKind::Lost`](super::IndexErrorKind::Lost).
     fn set_store(&self, id: StoreId, last_record: Option<u64>) -> BoxFuture<'_, Result<(), IndexError>>;
 
     /// Adds records that could not be applied to [`StoreMark::left`].

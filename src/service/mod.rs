@@ -60,7 +60,7 @@ pub use self::quota::{Holding, MeteredRepo, Quotas, UsageError};
 pub use self::recover::Recovered;
 pub use self::register::RegisteredShard;
 pub use self::registration_log::{
-    AppendedRecord, Gap, Pruned, Pruning, RebuildError, Rebuilt, Reconciled, Tail, has_anything,
+    AppendedRecord, Gap, Pruned, Pruning, RebuildError, Rebuilt, Reconciled, Tail, check_owner, has_anything,
 };
 pub use self::remove::{RemoveError, RemovedFile};
 pub use self::response_budget::ResponseBudget;

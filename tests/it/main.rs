@@ -49,6 +49,8 @@ mod openapi;
 mod operations;
 mod outages;
 mod overload;
+#[cfg(feature = "postgres-tests")]
+mod postgres;
 mod private;
 mod quota;
 mod rebuild;

@@ -191,3 +191,14 @@ fn unknown_variables_of_the_environment_are_refused_by_name() {
     let stderr = String::from_utf8(client.expect("the binary was built for this test").stderr).expect("text");
     assert!(stderr.contains("ZORB_SEVER (did you mean ZORB_SERVER?)"), "{stderr}");
 }
+
+#[cfg(not(feature = "postgres"))]
+#[test]
+fn database_url_is_refused_by_a_build_without_postgresql() {
+    let directory = directory();
+    let url = "postgres://zorb:hunter2@db.example/zorb";
+    let mut command = zorb(directory.path(), &[]);
+    command.env("ZORB_DATABASE_URL", url);
+    check_refused(command, &["built without PostgreSQL", "--features postgres"]);
+    assert!(!directory.path().join("zorb-data").exists(), "a refused start leaves nothing behind");
+}

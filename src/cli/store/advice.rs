@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 
+use super::{StoreLocation, postgres};
 use crate::index::{IndexError, IndexErrorKind};
 use crate::runtime::outage::Outage;
 use crate::runtime::telemetry::chain;
@@ -25,11 +26,28 @@ pub(in crate::cli) fn lost_index(data_dir: &Path, is_empty: bool) -> anyhow::Err
 }
 
 /// The error for an index that does not match the data directory, with advice.
-pub(in crate::cli) fn of_gap(data_dir: &Path, gap: Gap) -> anyhow::Error {
+pub(in crate::cli) fn of_gap(location: &StoreLocation, gap: Gap) -> anyhow::Error {
+    let (data_dir, dir) = (&location.data_dir, location.data_dir.display());
+    match (gap, &location.database) {
+        (gap, None) => of_gap_in_directory(data_dir, gap),
+        (gap @ (Gap::EmptyIndex | Gap::OtherStore { .. } | Gap::Claimed { .. } | Gap::Behind { .. }), Some(url)) => {
+            let database = postgres::describe(url);
+            anyhow!(
+                "{gap}; check that data_dir ({dir}) and database_url (PostgreSQL {database}) name the same store; after \
+                 a loss, restore both from backups (docs/postgresql.md)"
+            )
+        }
+        (Gap::Store(error), Some(_)) => explain(location, error.into()),
+        (gap, Some(_)) => of_gap_in_directory(data_dir, gap),
+    }
+}
+
+/// The same for an index in the data directory.
+fn of_gap_in_directory(data_dir: &Path, gap: Gap) -> anyhow::Error {
     let dir = data_dir.display();
     match gap {
         Gap::NoStore => no_store(data_dir),
-        Gap::EmptyIndex | Gap::OtherStore { .. } | Gap::Behind { .. } => anyhow!(
+        Gap::EmptyIndex | Gap::OtherStore { .. } | Gap::Claimed { .. } | Gap::Behind { .. } => anyhow!(
             "{gap}; nothing in {dir} was changed: run zorb index rebuild --data-dir {dir}, which rebuilds the \
              index from blobs and records and keeps the old one"
         ),
@@ -39,12 +57,28 @@ pub(in crate::cli) fn of_gap(data_dir: &Path, gap: Gap) -> anyhow::Error {
              it again from the index"
         ),
         Gap::Newer { .. } => anyhow!("{gap}"),
-        Gap::Store(error) => explain(data_dir, error.into()),
+        Gap::Store(error) => explain_sqlite(data_dir, error.into()),
     }
 }
 
 /// Adds advice to errors that come from the index; returns other errors unchanged.
-pub(in crate::cli) fn explain(data_dir: &Path, error: anyhow::Error) -> anyhow::Error {
+pub(in crate::cli) fn explain(location: &StoreLocation, error: anyhow::Error) -> anyhow::Error {
+    let Some(url) = &location.database else { return explain_sqlite(&location.data_dir, error) };
+    match index_error(&error).map(|index| index.kind) {
+        Some(IndexErrorKind::Damaged) => anyhow!(
+            "the PostgreSQL {} is damaged: stop zorb, and restore the database from a backup (docs/postgresql.md): \
+             {error:#}",
+            postgres::describe(url)
+        ),
+        Some(IndexErrorKind::Unavailable) => {
+            error.context(format!("no connection to the PostgreSQL {}", postgres::describe(url)))
+        }
+        _ => error,
+    }
+}
+
+/// The same for an index in the data directory.
+fn explain_sqlite(data_dir: &Path, error: anyhow::Error) -> anyhow::Error {
     let dir = data_dir.display();
     let Some(index) = index_error(&error) else { return error };
     match index.kind {
@@ -86,7 +120,7 @@ mod tests {
 
     fn explained(kind: IndexErrorKind) -> String {
         let error = IndexError { op: "read a row", kind, source: "error returned from database: (code: 14)".into() };
-        format!("{:#}", explain(Path::new("/data"), StoreError::from(error).into()))
+        format!("{:#}", explain_sqlite(Path::new("/data"), StoreError::from(error).into()))
     }
 
     #[test]
@@ -110,7 +144,7 @@ mod tests {
             (Gap::Unidentified, "start zorb serve on /data once"),
             (Gap::NoStore, "its file system is mounted"),
         ] {
-            let told = format!("{:#}", of_gap(Path::new("/data"), gap));
+            let told = format!("{:#}", of_gap_in_directory(Path::new("/data"), gap));
             assert!(told.contains(remedy), "{told}");
         }
     }

@@ -79,7 +79,7 @@ impl Backend for OnPostgres {
     type Place = ();
 
     fn fresh() -> BoxFuture<'static, ((), Self::Index)> {
-        async { ((), crate::index::postgres::test_server::fresh().await) }.boxed()
+        async { ((), crate::index::postgres::test_hooks::fresh().await) }.boxed()
     }
 }
 

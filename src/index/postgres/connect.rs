@@ -49,6 +49,15 @@ pub(super) fn options(op: &'static str, url: &str) -> Result<PgConnectOptions, I
     Ok(options.application_name("zorb").options(SESSION))
 }
 
+/// The database of these options as text for people, without user and password.
+pub(super) fn describe(options: &PgConnectOptions) -> String {
+    let name = options.get_database().unwrap_or(options.get_username());
+    match options.get_socket() {
+        Some(directory) => format!("database {name} at {}", directory.display()),
+        None => format!("database {name} at {}:{}", options.get_host(), options.get_port()),
+    }
+}
+
 /// Options of a pool with this many connections, all to a primary server.
 pub(super) fn pool_options(max_connection_count: u32) -> PgPoolOptions {
     PgPoolOptions::new()
@@ -63,11 +72,12 @@ pub(super) fn pool_options(max_connection_count: u32) -> PgPoolOptions {
                 Ok(matches!(timeout(CHECK_TIMEOUT, is_primary(connection)).await, Ok(Ok(true))))
             })
         })
-        .after_connect(|connection, _| {
-            Box::pin(async move {
-                if is_primary(connection).await? { Ok(()) } else { Err(sqlx::Error::Protocol(STANDBY.to_owned())) }
-            })
-        })
+        .after_connect(|connection, _| Box::pin(check_primary(connection)))
+}
+
+/// Fails if the server does not accept writes.
+pub(super) async fn check_primary(connection: &mut PgConnection) -> sqlx::Result<()> {
+    if is_primary(connection).await? { Ok(()) } else { Err(sqlx::Error::Protocol(STANDBY.to_owned())) }
 }
 
 const STANDBY: &str = "the server is a standby: connect to the primary";
@@ -104,5 +114,13 @@ mod tests {
         let error = options("open", "postgres://zorb:secret@host:not-a-port/db").unwrap_err();
         let text = format!("{error:?} {}", crate::runtime::telemetry::chain(&error));
         assert!(!text.contains("secret") && text.contains("invalid connection string"), "{text}");
+    }
+
+    #[test]
+    fn a_description_has_host_and_database_and_no_password() {
+        let described = |url: &str| describe(&options("open", url).unwrap());
+        assert_eq!(described("postgres://zorb:secret@db.example:6432/store"), "database store at db.example:6432");
+        assert_eq!(described("postgres:///store?host=/run/pg&user=zorb"), "database store at /run/pg");
+        assert_eq!(described("postgres://zorb:secret@db.example"), "database zorb at db.example:5432");
     }
 }

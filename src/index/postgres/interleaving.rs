@@ -167,7 +167,7 @@ async fn writer_that_loses_its_session_changes_nothing() {
 /// PostgreSQL rolls such a transaction back and reports the commit as successful.
 #[tokio::test]
 async fn commit_after_a_failed_statement_is_an_error() {
-    let index = test_server::fresh().await;
+    let index = super::test_hooks::fresh().await;
     let mut held = index.writing("fail").await.unwrap();
     let mut tx = held.begin().await.unwrap();
     tx.execute(sqlx::query("UPDATE totals SET xorb_count = 7")).await.unwrap();
@@ -200,7 +200,7 @@ async fn only_a_database_with_the_schema_of_this_program_is_opened() {
     let url = test_server::empty().await;
     let error = PostgresIndex::open(&url).await.unwrap_err();
     assert_eq!(error.kind, IndexErrorKind::Older);
-    assert!(chain(&error).contains("its schema has version 0, this program supports 1: apply the migrations"));
+    assert!(chain(&error).contains("it has no schema yet: run zorb db migrate"));
     // Several processes may migrate at once.
     let (one, other) = join(PostgresIndex::migrate(&url), PostgresIndex::migrate(&url)).await;
     one.unwrap();

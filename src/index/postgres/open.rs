@@ -1,9 +1,13 @@
 //! Opens the database, and creates or migrates its schema.
 
-use sqlx::{PgPool, Row};
-use thiserror::Error;
+use std::time::Duration;
 
-use super::connect::{LongestWrite, options, pool_options};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, PgConnection, PgPool, Row};
+use thiserror::Error;
+use tokio::time::timeout;
+
+use super::connect::{self, LongestWrite, check_primary, options, pool_options};
 use super::{PostgresIndex, map};
 use crate::index::error::{IndexError, IndexErrorKind};
 use crate::index::migrate::{self, POSTGRES};
@@ -14,6 +18,22 @@ const WRITER_COUNT: u32 = 2;
 
 /// Connections for reading: with the others 16 per process.
 const READER_COUNT: u32 = 14;
+
+/// Time limit of the first connection. A server that is reachable accepts it in milliseconds.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The advice for a database whose schema is older.
+const MIGRATE: &str = "run zorb db migrate";
+
+/// A database without any table of zorb.
+#[derive(Debug, Error)]
+#[error("it has no schema yet: {MIGRATE}")]
+struct NoSchema;
+
+/// A server that does not accept a connection in time.
+#[derive(Debug, Error)]
+#[error("no response within {} s", CONNECT_TIMEOUT.as_secs())]
+struct Silent;
 
 /// A server that acknowledges commits before they are durable.
 #[derive(Debug, Error)]
@@ -30,8 +50,12 @@ impl PostgresIndex {
     pub async fn open(url: &str) -> Result<Self, IndexError> {
         let op = "open the database";
         let options = options(op, url)?;
+        let mut connection = first(op, &options).await?;
+        let checked = check(op, &mut connection).await;
+        // The check is over, so it does not matter how this connection ends.
+        let _ = connection.close().await;
+        checked?;
         let writers = pool_options(WRITER_COUNT).connect_with(options.clone()).await.map_err(|error| map(op, error))?;
-        check(op, &writers).await?;
         let readers = pool_options(READER_COUNT).connect_with(options).await.map_err(|error| map(op, error))?;
         Ok(Self {
             writers,
@@ -51,13 +75,25 @@ impl PostgresIndex {
     pub async fn migrate(url: &str) -> Result<(), IndexError> {
         let op = "bring the schema up to date";
         let options = options(op, url)?;
+        let connection = first(op, &options).await?;
+        // It has shown that the server can be reached, so it does not matter how it ends.
+        let _ = connection.close().await;
         let pool = pool_options(1).connect_with(options).await.map_err(|error| map(op, error))?;
         let migrated = match migrate::migrator(POSTGRES).run(&pool).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(migrate::failure(op, POSTGRES, error, version(&pool).await.ok(), map)),
+            Err(error) => Err(migrate::failure(op, POSTGRES, error, found_version(&pool).await.ok(), map)),
         };
         pool.close().await;
         migrated
+    }
+
+    /// The database of a connection string as text for people, without user and password.
+    ///
+    /// # Errors
+    ///
+    /// The connection string does not parse.
+    pub fn describe(url: &str) -> Result<String, IndexError> {
+        Ok(connect::describe(&options("read the database URL", url)?))
     }
 
     /// Closes every connection.
@@ -67,11 +103,24 @@ impl PostgresIndex {
     }
 }
 
+/// Connects once. A pool would repeat a refused connection until its own time limit, and then not
+/// tell the reason.
+async fn first(op: &'static str, options: &PgConnectOptions) -> Result<PgConnection, IndexError> {
+    let connected = timeout(CONNECT_TIMEOUT, PgConnection::connect_with(options)).await;
+    let silent = |_| IndexError { op, kind: IndexErrorKind::Unavailable, source: Box::new(Silent) };
+    let mut connection = connected.map_err(silent)?.map_err(|error| map(op, error))?;
+    check_primary(&mut connection).await.map_err(|error| map(op, error))?;
+    Ok(connection)
+}
+
 /// Checks that the database has the schema of this program and durable commits. Changes nothing.
-async fn check(op: &'static str, pool: &PgPool) -> Result<(), IndexError> {
-    let found = version(pool).await.map_err(|error| map(op, error))?;
-    migrate::compare(op, POSTGRES, found, "apply the migrations with PostgresIndex::migrate")?;
-    let row = sqlx::query("SELECT current_setting('synchronous_commit') = 'off'").fetch_one(pool).await;
+async fn check(op: &'static str, connection: &mut PgConnection) -> Result<(), IndexError> {
+    let found = version(connection).await.map_err(|error| map(op, error))?;
+    if found == 0 {
+        return Err(IndexError { op, kind: IndexErrorKind::Older, source: Box::new(NoSchema) });
+    }
+    migrate::compare(op, POSTGRES, found, MIGRATE)?;
+    let row = sqlx::query("SELECT current_setting('synchronous_commit') = 'off'").fetch_one(connection).await;
     let is_asynchronous: bool = row.and_then(|row| row.try_get(0)).map_err(|error| map(op, error))?;
     if is_asynchronous {
         return Err(IndexError { op, kind: IndexErrorKind::Other, source: Box::new(Asynchronous) });
@@ -79,12 +128,16 @@ async fn check(op: &'static str, pool: &PgPool) -> Result<(), IndexError> {
     Ok(())
 }
 
+async fn found_version(pool: &PgPool) -> sqlx::Result<i64> {
+    version(&mut *pool.acquire().await?).await
+}
+
 /// The schema version of the database; 0 if it has none.
-async fn version(pool: &PgPool) -> sqlx::Result<i64> {
-    let exists = sqlx::query("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(pool).await?;
+async fn version(connection: &mut PgConnection) -> sqlx::Result<i64> {
+    let exists = sqlx::query("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut *connection).await?;
     if !exists.try_get::<bool, _>(0)? {
         return Ok(0);
     }
     let sql = "SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success";
-    sqlx::query(sql).fetch_one(pool).await?.try_get(0)
+    sqlx::query(sql).fetch_one(connection).await?.try_get(0)
 }

@@ -85,7 +85,12 @@ impl RecordIndex for PostgresIndex {
         async move {
             let mut held = self.writing("write the store id of the index").await?;
             let mut tx = held.begin().await?;
-            tx.execute(query("UPDATE store SET store_id = $1").bind(id.as_bytes().as_slice())).await?;
+            // Another process may have claimed the database meanwhile for its own data directory.
+            let sql = "UPDATE store SET store_id = $1 WHERE store_id IS NULL OR store_id = $1";
+            let changed = tx.execute(query(sql).bind(id.as_bytes().as_slice())).await?;
+            if changed != 1 {
+                return Err(IndexError::lost(tx.op(), changed));
+            }
             mark_record_applied(&mut tx, last_record).await?;
             tx.commit().await
         }

@@ -96,3 +96,8 @@ impl TestIndex for PostgresIndex {
         async move { query_scalar(SQL).fetch_one(&self.readers).await.unwrap() }.boxed()
     }
 }
+
+/// An index in a new database.
+pub(in crate::index) async fn fresh() -> PostgresIndex {
+    PostgresIndex::open(&super::test_server::migrated().await).await.unwrap()
+}

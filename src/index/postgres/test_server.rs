@@ -1,4 +1,5 @@
-//! A PostgreSQL server for the tests of this process, and a new database for each test.
+//! A PostgreSQL server for the tests of this process, and a new database for each test. tests/it
+//! has this file as a module, too.
 //!
 //! The server has a temporary directory with its Unix socket, listens on no port, and runs as the
 //! user `postgres` if the tests run as root. It stops when the test process ends, however that
@@ -97,16 +98,11 @@ async fn new_database(template: Option<&str>) -> String {
 }
 
 /// The connection string of a new database with the schema.
-pub(in crate::index) async fn migrated() -> String {
+pub(crate) async fn migrated() -> String {
     new_database(None).await
 }
 
 /// The connection string of a new database without any table.
-pub(in crate::index) async fn empty() -> String {
+pub(crate) async fn empty() -> String {
     new_database(Some("template0")).await
-}
-
-/// An index in a new database.
-pub(in crate::index) async fn fresh() -> PostgresIndex {
-    PostgresIndex::open(&migrated().await).await.unwrap()
 }

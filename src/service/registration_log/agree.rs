@@ -25,7 +25,7 @@ use crate::blob::BlobStore;
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::StoreId;
 use crate::format::shard::parse_stored as parse_shard;
-use crate::index::{Reader, StoreMark};
+use crate::index::{Index, Reader, StoreMark};
 use crate::runtime::telemetry::chain;
 use crate::service::archive::Watch;
 use crate::service::error::StoreError;
@@ -46,6 +46,12 @@ pub enum Gap {
     OtherStore {
         /// The id of the data directory.
         directory: StoreId,
+        /// The id of the index.
+        index: StoreId,
+    },
+    /// An index outside the data directory has an id, and the data directory has none.
+    #[error("the index belongs to store {index}, and the data directory has no id")]
+    Claimed {
         /// The id of the index.
         index: StoreId,
     },
@@ -103,6 +109,22 @@ pub async fn has_anything(blobs: &dyn BlobStore, records: &dyn RecordStore) -> R
     Ok(false)
 }
 
+/// Checks that an index outside the data directory does not belong to another data directory.
+/// Changes nothing.
+///
+/// # Errors
+///
+/// [`Gap::OtherStore`], [`Gap::Claimed`], or the store cannot be read.
+pub async fn check_owner(records: &dyn RecordStore, index: &dyn Index) -> Result<(), Gap> {
+    let directory = records.store_id().await.map_err(StoreError::from)?;
+    let mark = index.store_mark().await.map_err(StoreError::from)?;
+    match (directory, mark.id) {
+        (Some(directory), Some(index)) if directory != index => Err(Gap::OtherStore { directory, index }),
+        (None, Some(index)) => Err(Gap::Claimed { index }),
+        _ => Ok(()),
+    }
+}
+
 /// A new random id.
 pub(super) fn new_store_id() -> StoreId {
     StoreId::from_bytes(rand::random())
@@ -125,6 +147,27 @@ impl Store {
             (None, _) => return Err(Gap::Unidentified),
         }
         self.compare_records(&mark).await
+    }
+
+    /// Gives a new data directory its id, for an index outside it, which several data directories
+    /// can reach. The directory gets the id before the index does. So an index with an id and a
+    /// directory without one do not belong together, not even after a crash. Returns whether the
+    /// store is new. To be called before [`Store::agree`].
+    ///
+    /// # Errors
+    ///
+    /// See [`check_owner`], and [`Gap::NoStore`].
+    pub async fn identify_directory(&self, may_create: bool) -> Result<bool, Gap> {
+        check_owner(self.records.as_ref(), self.index.as_ref()).await?;
+        let is_identified = self.records.store_id().await.map_err(StoreError::from)?.is_some();
+        if is_identified || has_anything(self.blobs.as_ref(), self.records.as_ref()).await? {
+            return Ok(false);
+        }
+        if !may_create {
+            return Err(Gap::NoStore);
+        }
+        self.records.set_store_id(new_store_id()).await.map_err(StoreError::from)?;
+        Ok(true)
     }
 
     /// Compares the index with the data directory, applies records that a crash has left, and gives

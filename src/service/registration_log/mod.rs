@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use self::agree::{Gap, Reconciled, has_anything};
+pub use self::agree::{Gap, Reconciled, check_owner, has_anything};
 pub use self::prune::{Pruned, Pruning};
 pub use self::rebuilt::{RebuildError, Rebuilt};
 use self::record::{Record, Registered};

@@ -6,6 +6,9 @@ mod grants;
 mod metrics;
 mod official;
 mod output;
+#[cfg(feature = "postgres-tests")]
+#[path = "../../../src/index/postgres/test_server.rs"]
+pub mod postgres;
 mod raw;
 mod repository;
 mod routes;
@@ -15,6 +18,9 @@ mod shards;
 mod tls;
 mod tokens;
 mod xorbs;
+
+#[cfg(feature = "postgres-tests")]
+use zorb::index::postgres::PostgresIndex;
 
 pub use self::client::{Client, Response};
 pub use self::files::{Promise, check_promise, read_file, register, stocked};

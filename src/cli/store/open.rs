@@ -1,0 +1,82 @@
+//! An open index, in SQLite or in PostgreSQL.
+
+use std::sync::Arc;
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::index::sqlite::SqliteIndex;
+use crate::index::{Index, IndexError};
+use crate::runtime::telemetry::chain;
+
+/// The open index of a store.
+#[derive(Clone, Debug)]
+pub(in crate::cli) enum StoreIndex {
+    /// In the data directory.
+    Sqlite(SqliteIndex),
+    /// In a database, which other machines can reach.
+    #[cfg(feature = "postgres")]
+    Postgres(crate::index::postgres::PostgresIndex),
+}
+
+impl StoreIndex {
+    /// The index as the service uses it.
+    pub(in crate::cli) fn shared(&self) -> Arc<dyn Index> {
+        match self {
+            Self::Sqlite(index) => Arc::new(index.clone()),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(index) => Arc::new(index.clone()),
+        }
+    }
+
+    /// The name of the database, for the log.
+    pub(in crate::cli) fn name(&self) -> &'static str {
+        match self {
+            Self::Sqlite(_) => "sqlite",
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => "postgresql",
+        }
+    }
+
+    /// Closes every connection.
+    pub(in crate::cli) async fn close(&self) {
+        match self {
+            Self::Sqlite(index) => index.close().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(index) => index.close().await,
+        }
+    }
+
+    /// Reads and checks every page of an SQLite file. PostgreSQL has its own tools for that, such
+    /// as `pg_amcheck`.
+    pub(in crate::cli) async fn check_pages(&self) -> Result<(), IndexError> {
+        match self {
+            Self::Sqlite(index) => index.check_pages().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => Ok(()),
+        }
+    }
+
+    /// Does what the database does not do by itself, until `stop`: the checkpoints of SQLite.
+    pub(in crate::cli) async fn maintain(self, stop: CancellationToken) {
+        match self {
+            Self::Sqlite(index) => checkpoint_wal(index, stop).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => {}
+        }
+    }
+}
+
+/// Checkpoints the WAL of the index at intervals, until `stop`. Of several failures in a row, logs
+/// only the first.
+async fn checkpoint_wal(index: SqliteIndex, stop: CancellationToken) {
+    let mut is_failing = false;
+    while stop.run_until_cancelled(sleep(SqliteIndex::CHECKPOINT_INTERVAL)).await.is_some() {
+        let done = index.checkpoint_wal().await;
+        if let (Err(error), false) = (&done, is_failing) {
+            tracing::warn!(error = %chain(error), "WAL checkpoint failed; the WAL grows: check the disk, then \
+                restart the server");
+        }
+        is_failing = done.is_err();
+    }
+}

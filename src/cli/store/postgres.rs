@@ -1,0 +1,89 @@
+//! The PostgreSQL database of an index: opens it, migrates it, and explains its errors. No text
+//! that this module makes has the password. A zorb that was built without PostgreSQL refuses each.
+
+use anyhow::Result;
+
+use super::open::StoreIndex;
+use crate::config::DatabaseUrl;
+
+#[cfg(feature = "postgres")]
+mod built {
+    use anyhow::{Error, Result, anyhow};
+
+    use super::{DatabaseUrl, StoreIndex};
+    use crate::index::postgres::PostgresIndex;
+    use crate::index::{IndexError, IndexErrorKind};
+    use crate::runtime::telemetry::chain;
+
+    pub(super) async fn open(url: &DatabaseUrl) -> Result<StoreIndex> {
+        let opened = PostgresIndex::open(url.expose()).await;
+        opened.map(StoreIndex::Postgres).map_err(|error| explain(url, &error))
+    }
+
+    pub(super) async fn migrate(url: &DatabaseUrl) -> Result<()> {
+        PostgresIndex::migrate(url.expose()).await.map_err(|error| explain(url, &error))
+    }
+
+    pub(super) fn describe(url: &DatabaseUrl) -> String {
+        // An invalid URL is reported when it is opened.
+        PostgresIndex::describe(url.expose()).unwrap_or_else(|_| "database".to_owned())
+    }
+
+    /// The error of a database that cannot be opened or migrated, with advice.
+    fn explain(url: &DatabaseUrl, error: &IndexError) -> Error {
+        let (database, cause) = (describe(url), chain(&*error.source));
+        match error.kind {
+            // The cause has the advice.
+            IndexErrorKind::Older => anyhow!("cannot use the PostgreSQL {database}: {cause}"),
+            IndexErrorKind::Newer => anyhow!(
+                "the schema of the PostgreSQL {database} is newer: use the zorb that wrote it, or a later one ({cause})"
+            ),
+            IndexErrorKind::Unavailable => anyhow!(
+                "cannot connect to the PostgreSQL {database}: {cause}; check that the server runs, and that \
+                 database_url is right"
+            ),
+            _ => anyhow!("cannot use the PostgreSQL {database}: {cause}; check the server and database_url"),
+        }
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+mod built {
+    use anyhow::{Error, Result, anyhow};
+
+    use super::{DatabaseUrl, StoreIndex};
+
+    pub(super) async fn open(_: &DatabaseUrl) -> Result<StoreIndex> {
+        Err(not_built())
+    }
+
+    pub(super) async fn migrate(_: &DatabaseUrl) -> Result<()> {
+        Err(not_built())
+    }
+
+    pub(super) fn describe(_: &DatabaseUrl) -> String {
+        "database".to_owned()
+    }
+
+    fn not_built() -> Error {
+        anyhow!(
+            "database_url is set, and this zorb was built without PostgreSQL; build it with --features postgres, or \
+             unset database_url"
+        )
+    }
+}
+
+/// Opens the index in this database. Neither creates nor migrates its schema.
+pub(super) async fn open(url: &DatabaseUrl) -> Result<StoreIndex> {
+    built::open(url).await
+}
+
+/// Creates the schema of this database, or brings it to the version of this program.
+pub(in crate::cli) async fn migrate(url: &DatabaseUrl) -> Result<()> {
+    built::migrate(url).await
+}
+
+/// The database as text for people: its name and host.
+pub(in crate::cli) fn describe(url: &DatabaseUrl) -> String {
+    built::describe(url)
+}

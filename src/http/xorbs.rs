@@ -61,8 +61,8 @@ pub(super) async fn download(
     headers: HeaderMap,
 ) -> Result<Response<Body>, Problem> {
     // A client that checks with HEAD before an upload does not upload a stored xorb. So GC must not
-    // delete the xorb, and its grace period begins anew. A damaged xorb is reported as missing, so that
-    // the client uploads it again.
+    // delete the xorb, and its grace period begins anew. A damaged xorb is reported as missing, so
+    // that the client uploads it again.
     if method == Method::HEAD && caller.sees_all() && !state.server.renew(&caller.0, hash).await? {
         return Err(no_such_xorb(hash));
     }

@@ -101,6 +101,7 @@ mod records;
 mod repair;
 mod statements;
 mod steps;
+mod steps_beside;
 mod usage;
 
 suite! {

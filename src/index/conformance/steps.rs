@@ -3,11 +3,9 @@
 use super::files::{file, file_hash, reader, registration, sha256, term};
 use super::usage::usage;
 use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
-use crate::format::shard::Term;
 use crate::format::{ByteRange, ChunkHash};
 use crate::index::{
-    Cursor, FileSwitch, IndexErrorKind, Limits, NewFile, OpenRegistration, Reader, Registered, Registration, RunSwitch,
-    Switched, Usage, XorbLife,
+    Cursor, IndexErrorKind, Limits, NewFile, OpenRegistration, Reader, Registered, Registration, Usage, XorbLife,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -20,9 +18,6 @@ suite! {
     an_abandoned_registration_cannot_be_published
     a_published_registration_cannot_be_abandoned
     leftovers_of_a_dead_registration_are_replaced
-    registration_that_lost_rows_to_another_cannot_be_published
-    compaction_sees_no_file_of_an_unpublished_registration
-    each_step_must_fit_the_limit_after_removals
     a_step_that_exceeds_a_quota_changes_nothing
     a_step_without_its_xorb_changes_nothing
     unpublished_files_count_for_their_repository
@@ -33,24 +28,30 @@ suite! {
     large_file_is_removed_with_its_last_claim
 }
 
-const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
+pub(super) const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
 
 /// Small files, a large one, and a xorb that no file names.
-fn several(repo: &str) -> Registration {
+pub(super) fn several(repo: &str) -> Registration {
     let small = |byte| NewFile { sha256: Some(sha256(byte)), ..file(byte, &[term(1, 0, 2)]) };
     let large = file(60, &[term(1, 0, 1), term(2, 0, 2), term(3, 1, 3), term(1, 1, 3), term(2, 1, 2)]);
     let files = vec![small(50), small(51), large, small(52)];
     Registration { dedup: vec![(ChunkHash::from_bytes([1; 32]), hash(1))], ..registration(repo, files, &[1, 2, 3, 4]) }
 }
 
-async fn stocked(db: &Db) {
+pub(super) async fn stocked(db: &Db) {
     for byte in 1..=4 {
         put(db, xorb(byte, 3)).await;
     }
 }
 
 /// Writes up to `count` steps. Returns where the next one begins; `None` if all are written.
-async fn take(db: &Db, begun: OpenRegistration, new: &Registration, from: Cursor, count: usize) -> Option<Cursor> {
+pub(super) async fn take(
+    db: &Db,
+    begun: OpenRegistration,
+    new: &Registration,
+    from: Cursor,
+    count: usize,
+) -> Option<Cursor> {
     let mut next = Some(from);
     for _ in 0..count {
         let Some(from) = next else { break };
@@ -62,7 +63,7 @@ async fn take(db: &Db, begun: OpenRegistration, new: &Registration, from: Cursor
 }
 
 /// Sweeps finished registrations and removed files to the end.
-async fn clear(db: &Db) {
+pub(super) async fn clear(db: &Db) {
     while db.sweep_registrations(NOW).await.unwrap() {}
     while db.sweep_removed(NOW).await.unwrap() {}
 }
@@ -252,64 +253,6 @@ async fn leftovers_of_a_dead_registration_are_replaced(db: Db) {
         let found = db.find_file(file.hash, reader("org/b"), WHOLE).await.unwrap().unwrap();
         assert_eq!(found.terms, file.terms);
     }
-}
-
-/// Locks of files prevent this within a process. Between processes, nothing else does.
-async fn registration_that_lost_rows_to_another_cannot_be_published(db: Db) {
-    stocked(&db).await;
-    let new = several("org/a");
-    // First the files are discarded, then the claims to files of another repository.
-    for other in [several("org/b"), several("org/a")] {
-        let begun = db.begin_registration(&new).await.unwrap();
-        assert_eq!(take(&db, begun, &new, Cursor::start(&new), 100).await, None);
-        assert_eq!(db.register(&other).await.unwrap(), Registered::New);
-        let lost = db.publish_registration(begun, None).await.unwrap_err();
-        assert_eq!(lost.kind, IndexErrorKind::Lost);
-        clear(&db).await;
-        for file in &other.files {
-            let found = db.find_file(file.hash, reader(&other.repo), WHOLE).await.unwrap().unwrap();
-            assert_eq!(found.terms, file.terms);
-        }
-    }
-}
-
-async fn compaction_sees_no_file_of_an_unpublished_registration(db: Db) {
-    stocked(&db).await;
-    let new = several("org/a");
-    let begun = db.begin_registration(&new).await.unwrap();
-    let (mut next, mut tried_count) = (Some(Cursor::start(&new)), 0);
-    while let Some(from) = next {
-        next = take(&db, begun, &new, from, 1).await;
-        assert_eq!(db.terms_of(file_hash(60)).await.unwrap(), []);
-        assert_eq!(db.files_of(hash(1), 0, 9).await.unwrap().files, []);
-        let rows = db.term_rows(0, 100).await.unwrap().rows;
-        let Some(row) = rows.into_iter().find(|row| row.file == file_hash(60)) else { continue };
-        let after = row.terms.iter().map(|term| Term { xorb: hash(4), ..*term }).collect();
-        let switch = FileSwitch { file: row.file, runs: vec![RunSwitch { row: row.row, before: row.terms, after }] };
-        let switched = db.switch_terms_of(&[switch], NOW, None).await.unwrap();
-        assert_eq!(switched, Switched::Other(file_hash(60)));
-        tried_count += 1;
-    }
-    assert!(tried_count > 1, "{tried_count} switches were tried");
-    db.publish_registration(begun, None).await.unwrap();
-    assert_eq!(db.files_of(hash(1), 0, 9).await.unwrap().files.len(), 4);
-}
-
-async fn each_step_must_fit_the_limit_after_removals(db: Db) {
-    stocked(&db).await;
-    let old = registration("org/a", (70..74).map(|byte| file(byte, &[term(1, 0, 2)])).collect(), &[1]);
-    db.register(&old).await.unwrap();
-    let mut new = registration("org/a", (50..52).map(|byte| file(byte, &[term(1, 0, 2)])).collect(), &[1]);
-    new.allowance.repo = Limits { file_count: Some(3), ..Limits::default() };
-    // It begins above its limit. After the removals, one file fits and two do not.
-    let begun = db.begin_registration(&new).await.unwrap();
-    for byte in [70, 71] {
-        db.remove_claims_of(file_hash(byte), Some("org/a".to_owned()), NOW, None).await.unwrap();
-    }
-    let next = take(&db, begun, &new, Cursor::start(&new), 1).await.unwrap();
-    let refused = db.write_step(begun, &new, next).await.unwrap();
-    assert!(matches!(refused.outcome, Registered::OverQuota(excess) if excess.limit == 3), "{refused:?}");
-    assert_eq!(usage(&db, "org/a").await.file_count, 3);
 }
 
 async fn a_step_that_exceeds_a_quota_changes_nothing(db: Db) {

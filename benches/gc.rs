@@ -156,7 +156,7 @@ async fn register(index: &SqliteIndex, file: NewFile, now: Timestamp) {
     xorbs.dedup();
     let (repo, allowance) = ("bench".to_owned(), Allowance::default());
     let registration = Registration { repo, files: vec![file], xorbs, dedup: Vec::new(), now, allowance };
-    index.register(&registration).await.unwrap();
+    index.register_of(&registration, None).await.unwrap().expect("the file is new");
 }
 
 /// Registers files, and makes them of other xorbs: each of one in the place of every two of its own.

@@ -63,7 +63,7 @@ impl Store {
     /// Milliseconds.
     async fn register(&self, registration: &Registration) -> f64 {
         let begin = Instant::now();
-        assert_eq!(self.index.register(registration).await.unwrap(), Registered::New);
+        assert_eq!(self.index.register_of(registration, None).await.unwrap(), Some(Registered::New));
         begin.elapsed().as_secs_f64() * 1e3
     }
 

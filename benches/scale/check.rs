@@ -52,7 +52,7 @@ async fn make(path: &Path, shape: Shape) {
         let mut listing = registration(shape::domain(xorb), None);
         listing.xorbs.push(shape::xorb_hash(xorb));
         listing.dedup.push((shape::asked_chunk(xorb), shape::xorb_hash(xorb)));
-        assert_eq!(index.register(&listing).await.unwrap(), Registered::Known);
+        assert_eq!(index.register_of(&listing, None).await.unwrap(), Some(Registered::Known));
     }
     for number in 0..shape.file_count() {
         let file = shape.file(number);
@@ -61,7 +61,7 @@ async fn make(path: &Path, shape: Shape) {
             let sha256 = file.sha256.filter(|_| place == 0);
             let mut named = registration(repo, Some(NewFile { sha256, ..file.clone() }));
             named.dedup.push((first.first_chunk(), shape::xorb_hash(first.xorb)));
-            assert_eq!(index.register(&named).await.unwrap(), Registered::New);
+            assert_eq!(index.register_of(&named, None).await.unwrap(), Some(Registered::New));
         }
         if let Some(sha256) = file.sha256
             && shape::is_verified(number)

@@ -13,8 +13,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+#[cfg(test)]
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
+#[cfg(test)]
+use super::conformance::backends::register_in_steps;
 use super::error::IndexError;
 use super::usage::{Allowance, Excess, Usage};
 use crate::format::shard::{Sha256, Term};
@@ -89,7 +93,7 @@ pub enum Registered {
 
 impl Registration {
     /// Whether the registration is short: [`RegisterIndex::register_of`] writes it within some
-    /// milliseconds. Other registrations must be written in steps.
+    /// milliseconds, or finds that it cannot. Other registrations must be written in steps.
     #[must_use]
     pub fn is_short(&self) -> bool {
         let term_count: usize = self.files.iter().map(|file| file.terms.len()).sum();
@@ -125,8 +129,8 @@ pub struct Cursor {
     pub(super) file: usize,
     /// The number of written parts of the next file, if it is large.
     pub(super) part: usize,
-    /// Whether the next file is large and existed before the registration. Then its parts write no
-    /// rows of the file, but charge the repository for its xorbs.
+    /// Whether the next file existed before, has many references, and is claimed by now. Then the
+    /// next steps charge the repository for its xorbs.
     pub(super) is_known: bool,
     /// The number of touched xorbs among `sets.listed`.
     pub(super) touched: usize,
@@ -191,15 +195,28 @@ pub trait RegisterIndex {
     /// registration is refused. A registration that is not [short](Registration::is_short) would
     /// block other writers for long: write it in steps, beginning with
     /// [`begin_registration`](Self::begin_registration).
+    ///
+    /// `None` means that the same holds for this one, because it names known files whose stored
+    /// terms are in very many xorbs. Then nothing was changed.
     fn register_of<'a>(
         &'a self,
         registration: &'a Registration,
         record: Option<u64>,
-    ) -> BoxFuture<'a, Result<Registered, IndexError>>;
+    ) -> BoxFuture<'a, Result<Option<Registered>, IndexError>>;
 
-    /// [`register_of`](Self::register_of) without a record.
-    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>> {
-        self.register_of(registration, None)
+    /// Registers files without a record, in steps if one transaction cannot.
+    #[cfg(test)]
+    fn register<'a>(&'a self, registration: &'a Registration) -> BoxFuture<'a, Result<Registered, IndexError>>
+    where
+        Self: Sync,
+    {
+        async move {
+            match self.register_of(registration, None).await? {
+                Some(registered) => Ok(registered),
+                None => register_in_steps(self, registration, None).await,
+            }
+        }
+        .boxed()
     }
 
     /// Begins a registration in steps. It writes no file yet.

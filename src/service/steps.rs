@@ -58,8 +58,10 @@ impl Store {
         registration: &Arc<Registration>,
         record: Option<u64>,
     ) -> Result<Registered, StoreError> {
-        if registration.is_short() {
-            return Ok(self.index.register_of(registration, record).await?);
+        if registration.is_short()
+            && let Some(registered) = self.index.register_of(registration, record).await?
+        {
+            return Ok(registered);
         }
         self.write_long(steps, tenant, registration, record).await
     }

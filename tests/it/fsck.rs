@@ -317,7 +317,7 @@ async fn directory_that_is_no_store_is_refused_and_text_has_lines() {
     let found = people(&[], 1);
     let (xorb, file) = (store.stored[0].xorb.hash(), &store.stored[0].file);
     assert!(found.starts_with(&format!("missing_blob: xorb {xorb}: ")), "{found}");
-    assert!(found.contains(&format!("\n  file {file}\n")) && found.contains("1 finding, 1 left"), "{found}");
+    assert!(found.contains(&format!("\n  file {file}\n")) && found.contains("1 finding, 1 unrepaired"), "{found}");
     assert_eq!(people(&["--quiet"], 1), "");
     // No server can be started while it looks: they would take each other's work for dead. And one repair at a time.
     let lock = fs::File::create(store.data_dir.join("gc.lock")).unwrap();

@@ -1,9 +1,12 @@
 //! Registrations of very many files, which the server writes in steps.
 
-use std::time::Instant;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use reqwest::Method;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::support::{Response, Start, TestServer, Xorb, many_files, rng, upload_shard};
@@ -15,8 +18,8 @@ const FILE_COUNT: usize = 50_000;
 /// registration.
 const KILL_COUNT: u32 = 20;
 
-/// How many of them fall into the proof of the files, about the first 40 % of the time. The others
-/// fall into the steps.
+/// How many of them fall into the proof of the files, before the server has a record of the
+/// registration. The others fall into the steps, after the record.
 const PROOF_KILL_COUNT: u32 = 4;
 
 /// A xorb that files of any number can be made of.
@@ -39,6 +42,38 @@ async fn is_there(server: &TestServer, file: &zorb::format::FileHash) -> bool {
     plan.status == 200
 }
 
+/// A registration that is being sent.
+struct Sent {
+    began: Instant,
+    /// How long it took, if it was acknowledged.
+    took: JoinHandle<Option<Duration>>,
+}
+
+impl Sent {
+    fn begin(server: &TestServer, shard: &[u8]) -> Self {
+        let request = server.client().request(Method::POST, "/v1/shards").body(shard.to_vec());
+        let began = Instant::now();
+        let took = tokio::spawn(async move {
+            let response = Response::try_of(request).await.ok();
+            response.filter(|response| response.status == 200).map(|_| began.elapsed())
+        });
+        Self { began, took }
+    }
+
+    /// Waits for its record in this data directory, after which the server writes the steps, or for
+    /// its end. Returns the time since its beginning.
+    async fn record(&self, data_dir: &Path) -> Duration {
+        let has_record = || {
+            let groups = fs::read_dir(data_dir.join("shards")).into_iter().flatten().flatten();
+            groups.flat_map(|group| fs::read_dir(group.path()).into_iter().flatten()).next().is_some()
+        };
+        while !has_record() && !self.took.is_finished() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        self.began.elapsed()
+    }
+}
+
 #[tokio::test]
 async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
     let mut rng = rng();
@@ -46,38 +81,33 @@ async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
     let data_dir = directory.path().join("data");
     let xorb = xorb();
     let (shard, files) = many_files(&xorb, FILE_COUNT);
-    let server = Start::default().data_dir(&data_dir).start();
-    assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
-    // How long it takes on this machine now, so that the kills fall into it. Its files are removed with the store.
-    let (other, whole) = (directory.path().join("other"), Instant::now());
-    {
-        let server = Start::default().data_dir(&other).start();
-        assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
-        assert_eq!(server.client().post("/v1/shards", shard.clone()).await.status, 200);
-    }
-    let mut whole = whole.elapsed();
-    server.kill();
-
+    let stocked = async || {
+        let server = Start::default().data_dir(&data_dir).start();
+        assert!(matches!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 200 | 201));
+        server
+    };
+    // How long the proof and the steps take on this machine, so that the kills fall into them.
+    let (proof_time, mut step_time) = {
+        let server = stocked().await;
+        let sent = Sent::begin(&server, &shard);
+        let proof_time = sent.record(&data_dir).await;
+        let took = sent.took.await.unwrap().expect("nothing has killed the server");
+        server.kill();
+        fs::remove_dir_all(&data_dir).unwrap();
+        (proof_time, took.saturating_sub(proof_time))
+    };
     let (mut acknowledged_count, mut replayed_count, mut absent_count) = (0, 0, 0);
     for kill in 0..KILL_COUNT {
-        let server = Start::default().data_dir(&data_dir).start();
-        let client = server.client();
-        let body = shard.clone();
-        let request = client.request(Method::POST, "/v1/shards").body(body);
-        let began = Instant::now();
-        let sent = tokio::spawn(async move {
-            let response = Response::try_of(request).await.ok();
-            response.filter(|response| response.status == 200).map(|_| began.elapsed())
-        });
-        let (from, to, number, count) = match kill.checked_sub(PROOF_KILL_COUNT) {
-            None => (0.0, 0.4, kill, PROOF_KILL_COUNT),
-            Some(number) => (0.4, 1.0, number, KILL_COUNT - PROOF_KILL_COUNT),
+        let server = stocked().await;
+        let sent = Sent::begin(&server, &shard);
+        let (after, time, number, count) = match kill.checked_sub(PROOF_KILL_COUNT) {
+            None => (Duration::ZERO, proof_time, kill, PROOF_KILL_COUNT),
+            Some(number) => (sent.record(&data_dir).await, step_time, number, KILL_COUNT - PROOF_KILL_COUNT),
         };
-        let part = from + (to - from) * (f64::from(number) + rng.random_range(0.0..1.0)) / f64::from(count);
-        sleep(whole.mul_f64(part)).await;
+        let part = (f64::from(number) + rng.random_range(0.0..1.0)) / f64::from(count);
+        sleep(time.mul_f64(part)).await;
         server.kill();
-        let acknowledged_after = sent.await.unwrap();
-        let was_acknowledged = acknowledged_after.is_some();
+        let acknowledged_after = sent.took.await.unwrap();
 
         let begin = Instant::now();
         let server = Start::default().data_dir(&data_dir).start();
@@ -85,33 +115,31 @@ async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
         let (first, last) = (is_there(&server, &files[0]).await, is_there(&server, &files[FILE_COUNT - 1]).await);
         let sample = is_there(&server, &files[rng.random_range(0..FILE_COUNT)]).await;
         assert!(first == last && last == sample, "some of the files are there");
-        assert!(first || !was_acknowledged, "it was acknowledged");
+        assert!(first || acknowledged_after.is_none(), "it was acknowledged");
         let list = server.client().get("/v1/files").await.json();
         assert_eq!(!list["files"].as_array().unwrap().is_empty(), first, "the list says something else");
         assert_eq!(file_count(&server).await, if first { FILE_COUNT as u64 } else { 0 });
         server.kill();
-        println!("killed at {:.0} % of it: whole: {first}, start: {start:.1?}", part * 100.0);
-        // The other tests on this machine make it slower or faster, so the next kills aim anew.
-        if let Some(took) = acknowledged_after {
-            whole = took;
-        } else if !first && kill >= PROOF_KILL_COUNT {
-            whole = whole.mul_f64(1.25);
-        }
-        match (was_acknowledged, first) {
-            (true, _) => acknowledged_count += 1,
-            (false, true) => replayed_count += 1,
-            (false, false) => absent_count += 1,
+        let phase = if kill < PROOF_KILL_COUNT { "proof" } else { "steps" };
+        println!("killed at {:.0} % of the {phase}: whole: {first}, start: {start:.1?}", part * 100.0);
+        match (acknowledged_after, first) {
+            (Some(took), _) => {
+                acknowledged_count += 1;
+                // The steps take less time than before, so the next kills come sooner.
+                if kill >= PROOF_KILL_COUNT {
+                    step_time = step_time.min(took.saturating_sub(after));
+                }
+            }
+            (None, true) => replayed_count += 1,
+            (None, false) => absent_count += 1,
         }
         if first {
             // The next round begins without them.
-            std::fs::remove_dir_all(&data_dir).unwrap();
-            let server = Start::default().data_dir(&data_dir).start();
-            assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
-            server.kill();
+            fs::remove_dir_all(&data_dir).unwrap();
         }
     }
     println!(
-        "{KILL_COUNT} kills in {whole:.1?}: {acknowledged_count} acknowledged, {replayed_count} applied by the next start, \
+        "{KILL_COUNT} kills: {acknowledged_count} acknowledged, {replayed_count} applied by the next start, \
          {absent_count} absent"
     );
     assert!(replayed_count >= KILL_COUNT / 4, "only {replayed_count} kills fell into its steps");
@@ -147,7 +175,7 @@ async fn small_registrations_pass_a_large_one() {
 async fn shard_beyond_its_quota_is_refused_before_any_write() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("zorb.toml");
-    std::fs::write(&config, "[quota.'*']\nfiles = 1000\n").unwrap();
+    fs::write(&config, "[quota.'*']\nfiles = 1000\n").unwrap();
     let server = Start::default().with("config", config.display()).start();
     let xorb = xorb();
     assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);

@@ -85,7 +85,7 @@ impl Backend for OnPostgres {
 
 /// Writes any registration in steps, as a server does with long ones.
 pub(in crate::index) async fn register_in_steps(
-    index: &(impl RegisterIndex + Sync),
+    index: &(impl RegisterIndex + Sync + ?Sized),
     registration: &Registration,
     record: Option<u64>,
 ) -> Result<Registered, IndexError> {

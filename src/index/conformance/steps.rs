@@ -308,7 +308,7 @@ async fn xorbs_of_an_unpublished_registration_are_not_condemned(db: Db) {
 }
 
 /// A registration of a large file of four xorbs, which these repositories have registered already.
-async fn shared_file(db: &Db, repos: &[&str]) -> Registration {
+pub(super) async fn shared_file(db: &Db, repos: &[&str]) -> Registration {
     stocked(db).await;
     let terms: Vec<_> = (1..=4).map(|xorb| term(xorb, 0, 2)).collect();
     let new = registration("org/b", vec![file(60, &terms)], &[1, 2, 3, 4]);

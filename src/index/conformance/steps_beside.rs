@@ -1,16 +1,20 @@
-//! The contract on registrations in steps while other methods change the same files and limits.
+//! The contract on registrations in steps while other methods change the same files and limits, and
+//! on those that only the stored files make long.
 
 use super::files::{file, file_hash, reader, registration, term};
-use super::steps::{WHOLE, clear, several, stocked, take};
+use super::steps::{WHOLE, clear, several, shared_file, stocked, take};
 use super::usage::usage;
 use super::{Db, NOW, SqliteIndex, hash};
 use crate::format::shard::Term;
-use crate::index::{Cursor, FileSwitch, IndexErrorKind, Limits, Registered, RunSwitch, Switched};
+use crate::index::{Cursor, FileSwitch, IndexErrorKind, Limits, Registered, Registration, RunSwitch, Switched, Usage};
 
 suite! {
     registration_that_lost_rows_to_another_cannot_be_published
     compaction_sees_no_file_of_an_unpublished_registration
     each_step_must_fit_the_limit_after_removals
+    short_terms_of_a_file_in_many_xorbs_are_charged_in_steps
+    a_short_claim_to_a_file_in_many_xorbs_is_discarded_in_steps
+    small_known_files_share_the_limit_of_one_transaction
 }
 
 /// Locks of files prevent this within a process. Between processes, nothing else does.
@@ -69,4 +73,61 @@ async fn each_step_must_fit_the_limit_after_removals(db: Db) {
     let refused = db.write_step(begun, &new, next).await.unwrap();
     assert!(matches!(refused.outcome, Registered::OverQuota(excess) if excess.limit == 3), "{refused:?}");
     assert_eq!(usage(&db, "org/a").await.file_count, 3);
+}
+
+/// Steps to the end. Returns what the repository was charged for xorbs before and after each step.
+async fn charges(db: &Db, new: &Registration) -> Vec<u64> {
+    let begun = db.begin_registration(new).await.unwrap();
+    let mut charges = vec![usage(db, &new.repo).await.physical_len];
+    let mut next = Some(Cursor::start(new));
+    while let Some(from) = next {
+        next = take(db, begun, new, from, 1).await;
+        charges.push(usage(db, &new.repo).await.physical_len);
+    }
+    db.publish_registration(begun, None).await.unwrap();
+    clear(db).await;
+    charges.dedup();
+    charges
+}
+
+/// The file that `org/a` has in four xorbs, with one term, as a client of `org/b` has packed it.
+async fn packed_otherwise(db: &Db) -> Registration {
+    shared_file(db, &["org/a"]).await;
+    registration("org/b", vec![file(60, &[term(1, 0, 8)])], &[1])
+}
+
+async fn short_terms_of_a_file_in_many_xorbs_are_charged_in_steps(db: Db) {
+    let new = packed_otherwise(&db).await;
+    let whole = usage(&db, "org/a").await;
+    assert_eq!(db.register_of(&new, Some(1)).await.unwrap(), None, "one transaction would be too long");
+    assert_eq!(usage(&db, "org/b").await, Usage::default());
+    assert_eq!(db.readers_of(file_hash(60)).await.unwrap().len(), 1);
+    let charges = charges(&db, &new).await;
+    assert!(charges.len() == 3 && charges.is_sorted(), "two parts: {charges:?}");
+    assert_eq!(usage(&db, "org/b").await, whole);
+    assert_eq!(db.readers_of(file_hash(60)).await.unwrap().len(), 2);
+    assert_eq!(db.register_of(&new, None).await.unwrap(), Some(Registered::Known));
+}
+
+async fn a_short_claim_to_a_file_in_many_xorbs_is_discarded_in_steps(db: Db) {
+    let new = packed_otherwise(&db).await;
+    let whole = usage(&db, "org/a").await;
+    let begun = db.begin_registration(&new).await.unwrap();
+    assert_eq!(take(&db, begun, &new, Cursor::start(&new), 100).await, None);
+    db.abandon_registrations(Some(begun.id)).await.unwrap();
+    assert_eq!(db.register_of(&new, None).await.unwrap(), None);
+    let charges = charges(&db, &new).await;
+    let all = whole.physical_len;
+    assert!(charges.len() == 5 && charges[0] == all && charges[2] == 0 && charges[4] == all, "{charges:?}");
+    assert_eq!(usage(&db, "org/b").await, whole);
+}
+
+async fn small_known_files_share_the_limit_of_one_transaction(db: Db) {
+    stocked(&db).await;
+    let files = || (70..72).map(|byte| file(byte, &[term(1, 0, 1), term(2, 0, 1)])).collect();
+    assert_eq!(db.register(&registration("org/a", files(), &[1, 2])).await.unwrap(), Registered::New);
+    let new = registration("org/b", files(), &[1, 2]);
+    assert_eq!(db.register(&new).await.unwrap(), Registered::New);
+    assert_eq!(usage(&db, "org/b").await, usage(&db, "org/a").await);
+    assert_eq!(db.register_of(&new, None).await.unwrap(), Some(Registered::Known));
 }

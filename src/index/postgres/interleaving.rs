@@ -83,7 +83,7 @@ async fn deletion_waits_for_a_registration_and_finds_its_reference() {
     let new = registration(1);
     let mut held = one.writing("register files").await.unwrap();
     let mut tx = held.begin().await.unwrap();
-    assert_eq!(write_whole(&mut tx, &new, Cursor::start(&new)).await.unwrap(), Registered::New);
+    assert_eq!(write_whole(&mut tx, &new, Cursor::start(&new)).await.unwrap(), Some(Registered::New));
 
     let mut deletion = pin!(other.begin_deletions(vec![hash], NOW, NOW));
     assert!(timeout(WAIT, &mut deletion).await.is_err(), "it must wait");

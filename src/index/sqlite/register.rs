@@ -78,16 +78,19 @@ impl RegisterIndex for SqliteIndex {
         &'a self,
         registration: &'a Registration,
         record: Option<u64>,
-    ) -> BoxFuture<'a, Result<Registered, IndexError>> {
+    ) -> BoxFuture<'a, Result<Option<Registered>, IndexError>> {
         #[cfg(test)]
         if self.registers_in_steps {
-            return self.register_in_steps(registration, record).boxed();
+            return async move { self.register_in_steps(registration, record).await.map(Some) }.boxed();
         }
         async move {
             let start = Cursor::start(registration);
             let mut held = self.writing("register files").await?;
             let mut tx = held.begin().await?;
-            let outcome = write_whole(&mut tx, registration, start).await?;
+            let Some(outcome) = write_whole(&mut tx, registration, start).await? else {
+                tx.rollback().await?;
+                return Ok(None);
+            };
             match outcome {
                 Registered::New | Registered::Added => {
                     mark_record_applied(&mut tx, record).await?;
@@ -99,7 +102,7 @@ impl RegisterIndex for SqliteIndex {
                 // Refused.
                 _ => tx.rollback().await?,
             }
-            Ok(outcome)
+            Ok(Some(outcome))
         }
         .boxed()
     }
@@ -251,28 +254,36 @@ impl RegisterIndex for SqliteIndex {
     }
 }
 
-/// Writes a whole registration. If the outcome is a refusal, the caller rolls the transaction back.
-async fn write_whole(tx: &mut Tx<'_>, registration: &Registration, start: Cursor) -> Result<Registered, IndexError> {
+/// Writes a whole registration. If the outcome is a refusal, or `None` because this takes several
+/// transactions, the caller rolls the transaction back.
+async fn write_whole(
+    tx: &mut Tx<'_>,
+    registration: &Registration,
+    start: Cursor,
+) -> Result<Option<Registered>, IndexError> {
     let allowance = &registration.allowance;
     let before = if allowance.is_unlimited() { None } else { Some(usages(tx, registration).await?) };
     let mut entry = Entry::new(registration, Mark::Whole, start);
     while !entry.is_done() {
         if let Some(refused) = entry.write_some(tx).await? {
-            return Ok(refused);
+            return Ok(Some(refused));
         }
+    }
+    if entry.is_too_long {
+        return Ok(None);
     }
     if let Some(before) = before
         && entry.outcome != Registered::Known
         && let Some(excess) = allowance.excess(before, usages(tx, registration).await?)
     {
-        return Ok(Registered::OverQuota(excess));
+        return Ok(Some(Registered::OverQuota(excess)));
     }
     for some in registration.dedup.chunks(BATCH_FILE_COUNT) {
         if let Err(missing) = write_dedup(tx, some).await? {
-            return Ok(Registered::MissingXorb(missing));
+            return Ok(Some(Registered::MissingXorb(missing)));
         }
     }
-    Ok(entry.outcome)
+    Ok(Some(entry.outcome))
 }
 
 /// Inserts deduplication entries. If one of the xorbs is missing or damaged, inserts nothing; the

@@ -1,13 +1,14 @@
 //! New files of a registration: in batches, or in parts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::slice;
 use std::sync::Arc;
 
 use sqlx::query;
 
 use super::Mark;
-use super::entry::{Entry, PART_XORB_COUNT, refusal};
-use crate::format::XorbHash;
+use super::entry::{Entry, Known, PART_XORB_COUNT, refusal};
+use crate::format::{FileHash, XorbHash};
 use crate::index::error::{Inconsistent, IndexError};
 use crate::index::postgres::bulk::insert_rows;
 use crate::index::postgres::lists::id_list;
@@ -125,9 +126,8 @@ impl Entry<'_> {
         .await
     }
 
-    /// Writes the next part of a large file: its row and claim (part 0), then its references, then
-    /// its terms. Of a known file: the claim, then what it is charged for. `Some` if the
-    /// registration is refused.
+    /// Writes the next part of a file with very many terms: its row and claim, then its references,
+    /// then its terms. Returns the reason if the registration is refused.
     pub(super) async fn write_large(
         &mut self,
         tx: &mut Tx<'_>,
@@ -135,24 +135,18 @@ impl Entry<'_> {
     ) -> Result<Option<Registered>, IndexError> {
         const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) SELECT value, $1 FROM unnest($2) AS value";
         if self.at.part == 0 {
-            if self.discard_claim(tx, file).await? {
-                return Ok(None);
+            let some = slice::from_ref(file);
+            let known = self.find_known(tx, some).await?;
+            if known.get(&file.hash).is_some_and(|known| !self.is_hidden_of_other(known)) {
+                return self.claim_large(tx, file, known).await;
             }
-            let known = self.find_known(tx, std::slice::from_ref(file)).await?;
-            if known.contains_key(&file.hash) {
-                let refused = self.write_batch(tx, std::slice::from_ref(file)).await?;
-                (self.at.part, self.at.is_known) = (1, true);
-                return Ok(refused);
-            }
+            self.discard_hidden(tx, some, known).await?;
             self.insert_large(tx, file).await?;
             self.at.part = 1;
             self.tell(Registered::New);
             return Ok(None);
         }
         let id = self.id_of(tx, file.hash).await?;
-        if self.at.is_known {
-            return self.charge_claim(tx, id).await.map(|()| None);
-        }
         // Each part is charged when it is written, so each is checked against the quota.
         self.tell(Registered::New);
         let sets = Arc::clone(&self.at.sets);
@@ -181,21 +175,40 @@ impl Entry<'_> {
         Ok(None)
     }
 
+    /// Takes the first step at claiming a file that the index has with many references: makes the
+    /// claim, whose xorbs [`charge_claim`](Self::charge_claim) charges in the next steps. If an old
+    /// claim must be discarded first, takes a step at that. Returns the reason if the registration
+    /// is refused.
+    pub(super) async fn claim_large(
+        &mut self,
+        tx: &mut Tx<'_>,
+        file: &NewFile,
+        known: HashMap<FileHash, Known>,
+    ) -> Result<Option<Registered>, IndexError> {
+        if self.discard_claim(tx, file).await? {
+            // The next call takes the next step.
+            return Ok(None);
+        }
+        let refused = self.write_batch(tx, slice::from_ref(file), known).await?;
+        self.at.is_known = true;
+        Ok(refused)
+    }
+
     /// Charges the repository for the next xorbs of a large file that existed before, and goes on
     /// to the next file after the last ones.
-    async fn charge_claim(&mut self, tx: &mut Tx<'_>, file: i64) -> Result<(), IndexError> {
+    pub(super) async fn charge_claim(&mut self, tx: &mut Tx<'_>, file: &NewFile) -> Result<(), IndexError> {
         // The trigger charges the xorbs between the old place and the new one.
         const CHARGE: &str = "UPDATE file_repos SET charged_below = (SELECT xorb_id FROM xorb_files \
                  WHERE file_id = $1 AND xorb_id >= charged_below ORDER BY xorb_id LIMIT 1 OFFSET $3) \
              WHERE file_id = $1 AND repo = $2 AND charged_below IS NOT NULL";
         let count = i64::try_from(PART_XORB_COUNT).unwrap_or(i64::MAX);
-        let charge = query(CHARGE).bind(file).bind(self.registration.repo.as_str()).bind(count);
+        let id = self.id_of(tx, file.hash).await?;
+        let charge = query(CHARGE).bind(id).bind(self.registration.repo.as_str()).bind(count);
         if tx.execute(charge).await? == 0 {
-            (self.at.file, self.at.part, self.at.is_known) = (self.at.file + 1, 0, false);
+            (self.at.file, self.at.is_known) = (self.at.file + 1, false);
         } else {
             // So each part is checked against the quota.
             self.tell(Registered::New);
-            self.at.part += 1;
         }
         Ok(())
     }

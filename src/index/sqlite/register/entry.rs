@@ -14,6 +14,7 @@ use crate::index::sqlite::claims::{ClaimOutcome, make_claim};
 use crate::index::sqlite::discard;
 use crate::index::sqlite::lists::push_hashes;
 use crate::index::sqlite::named::{Named, Unusable};
+use crate::index::sqlite::remove::SMALL_CHARGE_COUNT;
 use crate::index::sqlite::rows::row;
 use crate::index::sqlite::tx::Tx;
 use crate::index::{Cursor, NewFile, Registered, Registration, record_len};
@@ -30,15 +31,18 @@ pub(super) struct Entry<'r> {
     pub(super) at: Cursor,
     /// The outcome of the files that this transaction has written.
     pub(super) outcome: Registered,
+    /// Whether one transaction cannot write it, because known files have too many references.
+    pub(super) is_too_long: bool,
 }
 
 impl<'r> Entry<'r> {
     pub(super) const fn new(registration: &'r Registration, mark: Mark, at: Cursor) -> Self {
-        Self { registration, mark, at, outcome: Registered::Known }
+        Self { registration, mark, at, outcome: Registered::Known, is_too_long: false }
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.at.file == self.registration.files.len() && self.at.touched == self.at.sets.listed.len()
+        let is_written = self.at.file == self.registration.files.len() && self.at.touched == self.at.sets.listed.len();
+        is_written || self.is_too_long
     }
 
     /// Writes a batch of small files or a part of a large one; after the last file, touches some of
@@ -48,6 +52,9 @@ impl<'r> Entry<'r> {
         let Some(file) = registration.files.get(self.at.file) else {
             return self.touch_listed(tx).await;
         };
+        if self.at.is_known {
+            return self.charge_claim(tx, file).await.map(|()| None);
+        }
         if file.is_large() {
             return self.write_large(tx, file).await;
         }
@@ -58,8 +65,17 @@ impl<'r> Entry<'r> {
             !file.is_large() && term_count <= SHORT_TERM_COUNT
         };
         let count = rest.iter().take(BATCH_FILE_COUNT).take_while(fits).count().max(1);
-        let refused = self.write_batch(tx, &rest[..count]).await?;
-        self.at.file += count;
+        let known = self.find_known(tx, &rest[..count]).await?;
+        let fitting = self.count_within_limit(&rest[..count], &known);
+        if fitting < count && self.mark == Mark::Whole {
+            self.is_too_long = true;
+            return Ok(None);
+        }
+        if fitting == 0 {
+            return self.claim_large(tx, file, known).await;
+        }
+        let refused = self.write_batch(tx, &rest[..fitting], known).await?;
+        self.at.file += fitting;
         Ok(refused)
     }
 
@@ -89,13 +105,14 @@ impl<'r> Entry<'r> {
         &mut self,
         tx: &mut Tx<'_>,
         files: &[NewFile],
+        known: HashMap<FileHash, Known>,
     ) -> Result<Option<Registered>, IndexError> {
         let xorbs: HashSet<XorbHash> = files.iter().flat_map(|file| &file.terms).map(|term| term.xorb).collect();
         let named = match Named::find(tx, &xorbs.into_iter().collect::<Vec<_>>()).await? {
             Ok(named) => named,
             Err(unusable) => return Ok(Some(refusal(unusable))),
         };
-        let known = self.find_known(tx, files).await?;
+        let known = self.discard_hidden(tx, files, known).await?;
         let (mut new, mut others, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         for file in files {
             match known.get(&file.hash) {
@@ -115,7 +132,8 @@ impl<'r> Entry<'r> {
                 Some(known) => known.id,
                 None => self.id_of(tx, file.hash).await?,
             };
-            match self.write_known(tx, id, file).await? {
+            let is_large = known.is_some_and(Known::is_large);
+            match self.write_known(tx, id, file, is_large).await? {
                 Registered::Known => {}
                 outcome @ (Registered::New | Registered::Added) => self.tell(outcome),
                 refused => return Ok(Some(refused)),
@@ -125,9 +143,7 @@ impl<'r> Entry<'r> {
         Ok(None)
     }
 
-    /// The files among `files` that the index has. Hidden rows of other registrations are discarded
-    /// first. Those registrations are abandoned: the caller holds the locks of these files, so no
-    /// other registration in progress writes them.
+    /// The files among `files` that the index has, also hidden ones of other registrations.
     pub(super) async fn find_known(
         &self,
         tx: &mut Tx<'_>,
@@ -138,42 +154,85 @@ impl<'r> Entry<'r> {
              coalesce(file_repos.registration IN hidden, 0) AS is_repo_hidden, \
              coalesce(claim_registration IN hidden, 0) AS is_claim_hidden, files.registration AS registration, \
              coalesce(file_repos.registration, 0) AS repo_registration, \
-             coalesce(claim_registration, 0) AS claim_registration \
-             FROM files LEFT JOIN file_repos ON file_id = files.id AND repo = ";
-        let (own, now) = (self.mark.of_claim(), self.registration.now);
+             coalesce(claim_registration, 0) AS claim_registration, \
+             (SELECT count(*) FROM (SELECT 1 FROM xorb_files WHERE file_id = files.id LIMIT ";
+        const FROM: &str =
+            ") AS counted) AS reference_count FROM files LEFT JOIN file_repos ON file_id = files.id AND repo = ";
         let mut known = HashMap::new();
         let hashes: Vec<FileHash> = files.iter().map(|file| file.hash).collect();
         for some in hashes.chunks(BATCH_FILE_COUNT) {
             let mut select = QueryBuilder::new(SELECT);
+            select.push_bind(SMALL_CHARGE_COUNT + 1).push(FROM);
             select.push_bind(self.registration.repo.as_str()).push(" WHERE hash IN (");
             // The last hash is repeated up to a power of two, so that a connection prepares few
             // different statements.
             let padded = (0..some.len().next_power_of_two()).map(|index| &some[index.min(some.len() - 1)]);
             push_hashes(&mut select, padded);
-            let mut abandoned = Vec::new();
-            for mut found in tx.all::<Known>(select.build()).await? {
-                if found.is_hidden && found.registration != own {
-                    discard::abandon(tx, found.registration).await?;
-                    abandoned.push(found.id);
-                    continue;
-                }
-                if found.is_repo_hidden && found.repo_registration != own {
-                    discard::abandon(tx, found.repo_registration).await?;
-                    // A few steps at most: `write_large` has already discarded such a claim to a
-                    // large file.
-                    while !discard::claim(tx, found.id, found.repo_registration, now).await? {}
-                    (found.is_claimed, found.has_claimed) = (false, false);
-                } else if found.is_claim_hidden && found.claim_registration != own {
-                    discard::abandon(tx, found.claim_registration).await?;
-                    // Only the claimed sha256 is hidden, so this takes one step.
-                    discard::claim(tx, found.id, found.claim_registration, now).await?;
-                    found.has_claimed = false;
-                }
-                known.insert(found.hash, found);
-            }
-            discard::files(tx, &abandoned, now).await?;
+            known.extend(tx.all::<Known>(select.build()).await?.into_iter().map(|found| (found.hash, found)));
         }
         Ok(known)
+    }
+
+    /// Whether an unfinished registration other than this one has written the file.
+    pub(super) const fn is_hidden_of_other(&self, known: &Known) -> bool {
+        known.is_hidden && known.registration != self.mark.of_claim()
+    }
+
+    /// How many of these files, from the first, a batch may write, so that its known ones have at
+    /// most [`SMALL_CHARGE_COUNT`] references that must be charged or discarded.
+    fn count_within_limit(&self, files: &[NewFile], known: &HashMap<FileHash, Known>) -> usize {
+        let (own, mut sum) = (self.mark.of_claim(), 0);
+        let references = |known: &Known| {
+            if self.is_hidden_of_other(known) {
+                // A large file only becomes invisible.
+                if known.is_large() { 0 } else { known.reference_count }
+            } else if !known.is_claimed || known.is_repo_hidden && known.repo_registration != own {
+                known.reference_count
+            } else {
+                0
+            }
+        };
+        let fits = |file: &&NewFile| {
+            sum += known.get(&file.hash).map_or(0, references);
+            sum <= SMALL_CHARGE_COUNT
+        };
+        files.iter().take_while(fits).count()
+    }
+
+    /// Discards the hidden rows of other registrations among `known`, as far as these files need
+    /// it. Those registrations are abandoned: the caller holds the locks of these files, so no
+    /// other registration in progress writes them. Returns the files that are left.
+    pub(super) async fn discard_hidden(
+        &self,
+        tx: &mut Tx<'_>,
+        files: &[NewFile],
+        mut known: HashMap<FileHash, Known>,
+    ) -> Result<HashMap<FileHash, Known>, IndexError> {
+        let (own, now) = (self.mark.of_claim(), self.registration.now);
+        let (mut left, mut abandoned) = (HashMap::with_capacity(known.len()), Vec::new());
+        for file in files {
+            let Some(mut found) = known.remove(&file.hash) else { continue };
+            if self.is_hidden_of_other(&found) {
+                discard::abandon(tx, found.registration).await?;
+                abandoned.push(found.id);
+                continue;
+            }
+            if found.is_repo_hidden && found.repo_registration != own {
+                discard::abandon(tx, found.repo_registration).await?;
+                // A few steps at most: `discard_claim` has already discarded such a claim to a
+                // large file.
+                while !discard::claim(tx, found.id, found.repo_registration, now).await? {}
+                (found.is_claimed, found.has_claimed) = (false, false);
+            } else if found.is_claim_hidden && found.claim_registration != own {
+                discard::abandon(tx, found.claim_registration).await?;
+                // Only the claimed sha256 is hidden, so this takes one step.
+                discard::claim(tx, found.id, found.claim_registration, now).await?;
+                found.has_claimed = false;
+            }
+            left.insert(found.hash, found);
+        }
+        discard::files(tx, &abandoned, now).await?;
+        Ok(left)
     }
 
     /// The row id of a file that exists.
@@ -182,8 +241,15 @@ impl<'r> Entry<'r> {
     }
 
     /// Registers one file that the index has: writes the claim of the repository and the claimed
-    /// sha256. The stored terms stay, so readers see no change.
-    async fn write_known(&self, tx: &mut Tx<'_>, id: i64, file: &NewFile) -> Result<Registered, IndexError> {
+    /// sha256. The stored terms stay, so readers see no change. `charge_claim` charges the
+    /// repository for the xorbs of a large one.
+    async fn write_known(
+        &self,
+        tx: &mut Tx<'_>,
+        id: i64,
+        file: &NewFile,
+        is_large: bool,
+    ) -> Result<Registered, IndexError> {
         const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, registration, claim_registration, charged_below) \
              SELECT ?1, ?2, ?3, 0, 0, ?4 WHERE NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = ?1 AND repo = ?2)";
         const MARK: &str =
@@ -192,8 +258,7 @@ impl<'r> Entry<'r> {
              WHERE file_id = ?2 AND repo = ?3";
         let repo = self.registration.repo.as_str();
         let record_len = record_len(file.terms.len()).cast_signed();
-        // `write_large` charges the xorbs of a large file in parts.
-        let charged_below = file.is_large().then_some(0_i64);
+        let charged_below = is_large.then_some(0_i64);
         let added = tx.execute(query(CLAIM).bind(id).bind(repo).bind(record_len).bind(charged_below)).await?;
         let mark = self.mark.of_claim();
         if added > 0 && mark != 0 {
@@ -239,10 +304,18 @@ row! {
         registration: i64,
         repo_registration: i64,
         claim_registration: i64,
+        // The xorbs of its stored terms, at most `SMALL_CHARGE_COUNT + 1`.
+        reference_count: i64,
     }
 }
 
 impl Known {
+    /// Whether the repository is charged for its xorbs in parts. The terms that a client submits do
+    /// not tell, because another client may have packed the same chunks into many more xorbs.
+    const fn is_large(&self) -> bool {
+        self.reference_count > SMALL_CHARGE_COUNT
+    }
+
     /// Whether nothing is to be written for this file: the repository has it, and the sha256 of
     /// `file`, if any, is verified or was claimed by this repository before.
     fn covers_file(&self, file: &NewFile) -> bool {

@@ -13,7 +13,7 @@ impl RegisterIndex for FaultyIndex {
         &'a self,
         registration: &'a Registration,
         record: Option<u64>,
-    ) -> BoxFuture<'a, Result<Registered, IndexError>> {
+    ) -> BoxFuture<'a, Result<Option<Registered>, IndexError>> {
         self.faults.around("register", self.weakness.register(&self.inner, registration, record), index_error).boxed()
     }
 

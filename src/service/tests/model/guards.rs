@@ -262,7 +262,7 @@ impl BrokenGuards {
         index: &SqliteIndex,
         registration: &Registration,
         record: Option<u64>,
-    ) -> Result<Registered, IndexError> {
+    ) -> Result<Option<Registered>, IndexError> {
         let mut before = Vec::new();
         for hash in &registration.xorbs {
             before.push(self.life(index, *hash).await?);
@@ -270,7 +270,7 @@ impl BrokenGuards {
         let hidden = self.hide_marks(index, Guard::RegisterRefusesDamaged).await?;
         let registered = index.register_of(registration, record).await?;
         self.show_marks(index, hidden).await?;
-        if matches!(registered, Registered::New | Registered::Known) {
+        if matches!(registered, Some(Registered::New | Registered::Known)) {
             for life in before {
                 self.undo(index, life, Guard::RegisterRevives, Guard::RegisterTouches).await?;
             }

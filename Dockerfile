@@ -54,7 +54,7 @@ WORKDIR /var/lib/zorb
 VOLUME /var/lib/zorb
 EXPOSE 8080
 
-# Healthy: /readyz responds 200, the store can be written.
+# Healthy: /readyz responds 200.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
     CMD ["zorb", "healthcheck"]
 # Stop accepting, finish requests in flight, exit 0.

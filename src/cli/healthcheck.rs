@@ -8,8 +8,9 @@ use super::output::{Output, OutputArgs};
 use super::remote::{self, AddressArgs, TrustArgs};
 use crate::client::RetryPolicy;
 
-/// Time limit of the response. Health checks of containers usually have a limit of a few seconds.
-const LIMIT: Duration = Duration::from_secs(5);
+/// Time limit for connecting and for the response. Shorter than the 5 s of `HEALTHCHECK` in the
+/// Dockerfile, so that the error is printed.
+const LIMIT: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Args)]
 pub(super) struct HealthcheckArgs {

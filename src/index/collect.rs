@@ -1,17 +1,19 @@
 //! The part of the index for garbage collection, and for the removal of files.
 //!
-//! GC plans which xorbs to remove, and removes each one in two steps: `Live` → `Condemned` →
-//! `Deleting`. Each step is one conditional statement that checks all conditions of the plan again.
-//! So a xorb stays if it was referenced, uploaded or leased after the plan was made.
+//! GC plans which xorbs to remove. The row of a xorb takes two steps, `Live` → `Condemned` →
+//! `Deleting`; that of an abandoned upload goes from `Staged` to `Deleting` at once. Then GC
+//! deletes the blob, and last the row. Each step checks all conditions of the plan again, in one
+//! statement. So a xorb stays if it was referenced, uploaded or leased after the plan was made.
 //!
 //! The index stores two times of each xorb:
 //!
-//! * `since`: the last touch or change of state. Uploads, registrations and the loss of its last
-//!   reference touch a xorb. So does a response that tells a client that the upload is unnecessary.
+//! * `since`: the last touch or change of state. A xorb is touched by uploads, by registrations,
+//!   when it loses its last reference, and by a response that tells a client that the upload is
+//!   unnecessary.
 //! * `lease_until`: the end of its longest lease.
 //!
-//! The removal of a file has two parts. First its repository loses its claim, and with the last
-//! claim the file becomes invisible. Later a *sweep* deletes the rows of the file.
+//! The removal of a file has two parts. First a repository loses its claim to the file. Without
+//! a claim the file is invisible, and later a *sweep* deletes its rows.
 
 use futures_util::future::BoxFuture;
 
@@ -31,13 +33,13 @@ pub struct XorbLife {
     pub since: Timestamp,
     /// The end of its lease.
     pub lease_until: Timestamp,
-    /// Whether a file references it.
+    /// Whether a file references it. A removed file counts until it is swept.
     pub is_referenced: bool,
     /// The number of bytes of its blob; 0 if the xorb was never live.
     pub serialized_len: u64,
 }
 
-/// A stored run of a file's terms, reduced to its xorbs.
+/// A run of a file's terms (up to 512 consecutive ones), with only the xorbs that they name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TermRun {
     /// The file.
@@ -51,7 +53,7 @@ pub struct TermRun {
 pub struct TermPage {
     /// The runs.
     pub runs: Vec<TermRun>,
-    /// Where the next page begins; `None` for the last one.
+    /// The `after` of the next page; `None` for the last one.
     pub next: Option<u64>,
 }
 
@@ -72,10 +74,10 @@ pub trait Collect {
     /// Like [`xorb_lives`](Collect::xorb_lives), for one xorb; `None` if it has no row.
     fn find_life(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<XorbLife>, IndexError>>;
 
-    /// A page of the xorbs that the terms of files name. GC decides by the references and uses
-    /// this only for a cross-check. Begins after `after`, which is 0 or the `next` of the previous
-    /// page. Excludes files that are being removed. A concurrent registration may or may not be
-    /// included.
+    /// A page of the xorbs that the terms of files name. GC decides by [`XorbLife::is_referenced`],
+    /// which is stored separately, and uses this for a cross-check. Begins after `after`, which is
+    /// 0 or the `next` of the previous page. Excludes files that are being removed. A concurrent
+    /// registration may or may not be included.
     fn term_runs(&self, after: u64, limit: u32) -> BoxFuture<'_, Result<TermPage, IndexError>>;
 
     /// `Live` → `Condemned` for each xorb of `xorbs` that is unreferenced, unleased and was not
@@ -111,15 +113,15 @@ pub trait Collect {
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
     /// Removes the claim of `repo` to a file; `None` removes the claims of all repositories. With
-    /// the last claim the file becomes invisible, and usage no longer counts it, in the same
-    /// transaction.
+    /// the last claim the file becomes invisible, and its file and bytes no longer count in usage,
+    /// in the same transaction.
     ///
     /// [`Collect::sweep_removed`] deletes the rows of the file later. Until then its references
-    /// retain its xorbs. If the file has very many references, its repositories are also charged
-    /// for its xorbs until then.
+    /// retain its xorbs. If the file has very many references, the physical bytes of these xorbs
+    /// count for its repositories until then.
     ///
-    /// An unverified sha256 is removed with the claim of the last repository that claims this
-    /// sha256. The same transaction marks the record as applied, unless nothing was removed.
+    /// An unverified sha256 is removed when the last repository that stated it loses its claim to
+    /// the file. If anything was removed, the same transaction marks the record as applied.
     fn remove_claims_of(
         &self,
         file: FileHash,
@@ -138,15 +140,14 @@ pub trait Collect {
         self.remove_claims_of(file, repo, now, None)
     }
 
-    /// Deletes some rows in one short transaction. Does what
-    /// [`sweep_registrations`](super::RegisterIndex::sweep_registrations) does if that has rows to
-    /// delete, or else deletes rows of removed files: their terms, then the references, then the
-    /// file. A xorb that loses its last reference is touched. Returns whether there was anything to
-    /// delete.
+    /// Deletes some rows in one short transaction. Finished registrations come first, as in
+    /// [`sweep_registrations`](super::RegisterIndex::sweep_registrations). If there is none,
+    /// deletes rows of removed files: first terms, then references, then claims, then the file. A
+    /// xorb that loses its last reference is touched. Returns whether there was anything to delete.
     fn sweep_removed(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// A counter that is incremented whenever data about a xorb becomes wrong that a server may
-    /// have cached. A server that sees another value drops its caches. Reads one row.
+    /// A counter. It is incremented whenever the data that a server may have cached about a xorb
+    /// becomes wrong. A server that sees a new value drops its caches. Reads one row.
     fn generation(&self) -> BoxFuture<'_, Result<u64, IndexError>>;
 
     /// The time of the last garbage collection; 1970 if there was none.

@@ -13,7 +13,8 @@ use crate::runtime::blocking::Pool;
 use crate::service::{Store, check_owner};
 
 impl StoreLocation {
-    /// Refuses a location without a store, for a command that needs one.
+    /// Refuses a location without a store, and a store whose file `index.sqlite` is missing or
+    /// empty. A database is not opened.
     pub(in crate::cli) fn check_index(&self) -> anyhow::Result<()> {
         self.check_kind()?;
         let (data_dir, dir) = (&self.data_dir, self.data_dir.display());
@@ -28,13 +29,17 @@ impl StoreLocation {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(error).with_context(|| format!("cannot read the index of {dir}"))
             }
-            found if is_store(data_dir).unwrap_or(false) => Err(advice::lost_index(data_dir, found.is_ok())),
+            found if is_store(data_dir).unwrap_or(false) => {
+                let is_empty = found.is_ok();
+                Err(advice::lost_index(data_dir, is_empty))
+            }
             _ => bail!("no store in {dir}; name its directory with --data-dir"),
         }
     }
 
-    /// Opens the index of an existing store for reading. Never creates or migrates an index. In
-    /// PostgreSQL, the connections could also write.
+    /// Opens the index of an existing store for reading. Never creates or migrates an index. With
+    /// PostgreSQL the connections are not restricted to reading, so
+    /// [`reopen_to_write`](Self::reopen_to_write) returns the same index.
     pub(in crate::cli) async fn open_read_only(&self) -> anyhow::Result<StoreIndex> {
         self.check_index()?;
         match &self.database {
@@ -46,8 +51,9 @@ impl StoreLocation {
         }
     }
 
-    /// Opens an index for writing that was opened for reading. So an index that another version
-    /// uses is not migrated: opening it for reading has failed.
+    /// Closes an index that was opened for reading, and opens it for writing. A command opens an
+    /// index for reading first, because that fails for the schema of another version, while opening
+    /// it for writing would migrate it.
     pub(in crate::cli) async fn reopen_to_write(&self, index: StoreIndex) -> anyhow::Result<StoreIndex> {
         if self.database.is_some() {
             return Ok(index);
@@ -68,7 +74,8 @@ impl StoreLocation {
         checked.map_err(|gap| advice::of_gap(self, gap))
     }
 
-    /// Opens the index of a starting server that is in PostgreSQL; `None` if it is in SQLite.
+    /// For a starting server whose index is in PostgreSQL: marks the data directory (see
+    /// [`mark`](Self::mark)) and opens the index. `None` if the index is in SQLite.
     pub(in crate::cli) async fn open_database(&self) -> anyhow::Result<Option<StoreIndex>> {
         self.check_kind()?;
         let Some(url) = &self.database else { return Ok(None) };
@@ -76,8 +83,9 @@ impl StoreLocation {
         postgres::open(url).await.map(Some)
     }
 
-    /// Gives a new data directory its id, if its index is in PostgreSQL. Returns whether the store
-    /// is new. To be called before [`Store::agree`].
+    /// If the index is in PostgreSQL, gives the data directory of a new store its id, and returns
+    /// whether it did; an error if the store is new and `may_create` is false. To be called before
+    /// [`Store::agree`], which writes the id if the index is in SQLite.
     pub(in crate::cli) async fn identify(&self, store: &Store, may_create: bool) -> anyhow::Result<bool> {
         if self.database.is_none() {
             return Ok(false);

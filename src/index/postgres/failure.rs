@@ -1,4 +1,5 @@
-//! Maps sqlx errors to [`IndexError`]s. No other module inspects sqlx errors.
+//! Maps sqlx errors of PostgreSQL to [`IndexError`]s. Only this module and `sqlite/failure.rs`
+//! inspect sqlx errors.
 
 use crate::index::error::{Inconsistent, IndexError, IndexErrorKind};
 use crate::runtime::outage::Outage;
@@ -13,7 +14,7 @@ pub(super) fn map(op: &'static str, error: sqlx::Error) -> IndexError {
         _ => IndexErrorKind::Other,
     };
     let source = match error {
-        // Our own, from a column: see `decode`.
+        // An error that `decode` made for an invalid column: keep it without the wrapper of sqlx.
         sqlx::Error::Decode(source) if source.is::<Inconsistent>() => source,
         error => Box::new(error),
     };

@@ -1,4 +1,5 @@
-//! Maps sqlx errors to [`IndexError`]s. No other module inspects sqlx errors.
+//! Maps sqlx errors of SQLite to [`IndexError`]s. Only this module and `postgres/failure.rs`
+//! inspect sqlx errors.
 
 use sqlx::{Connection, SqliteConnection};
 
@@ -18,7 +19,7 @@ pub(in crate::index) fn map(op: &'static str, error: sqlx::Error) -> IndexError 
         _ => IndexErrorKind::Other,
     };
     let source = match error {
-        // Our own, from a column: see `decode`.
+        // An error that `decode` made for an invalid column: keep it without the wrapper of sqlx.
         sqlx::Error::Decode(source) if source.is::<Inconsistent>() => source,
         error => Box::new(error),
     };
@@ -31,9 +32,9 @@ const fn kind(code: i64) -> IndexErrorKind {
     const NOMEM: i64 = 7;
     const READONLY: i64 = 8;
     const IOERR: i64 = 10;
+    const CORRUPT: i64 = 11;
     const FULL: i64 = 13;
     const CANTOPEN: i64 = 14;
-    const CORRUPT: i64 = 11;
     const NOTADB: i64 = 26;
     /// The shared memory of the WAL could not grow, because the disk is full.
     const IOERR_SHMSIZE: i64 = IOERR | 19 << 8;
@@ -49,15 +50,16 @@ const fn kind(code: i64) -> IndexErrorKind {
     }
 }
 
-/// Whether a connection can begin to write. If it cannot, the pool closes it and opens another one.
+/// Whether a connection can begin to write, now or when no other process writes. If it cannot, the
+/// pool closes it and opens another one.
 ///
 /// If a file cannot be written, SQLite opens it for reading only and reports no error. Such a
 /// connection stays read-only after the file system is writable again. Also, a transaction whose
-/// commit failed can stay open on its connection.
+/// commit failed can stay open on its connection, which then cannot begin another one.
 pub(super) async fn can_write(connection: &mut SqliteConnection) -> bool {
     match connection.begin_with("BEGIN IMMEDIATE").await {
         Ok(transaction) => transaction.rollback().await.is_ok(),
-        // Another process is writing, such as a restore: the connection is usable.
+        // Another process is writing, such as `zorb gc`: this connection is usable.
         Err(error) => matches!(map("begin to write", error).kind, IndexErrorKind::Unavailable),
     }
 }
@@ -67,17 +69,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extended_codes_mean_their_primary_code_but_for_disk_full() {
+    fn extended_codes_mean_their_primary_code_except_full_disk() {
         assert_eq!(kind(13), IndexErrorKind::NoSpace);
-        assert_eq!(kind(4874), IndexErrorKind::NoSpace);
+        assert_eq!(kind(10 | 19 << 8), IndexErrorKind::NoSpace);
         assert_eq!(kind(5), IndexErrorKind::Unavailable);
-        assert_eq!(kind(778), IndexErrorKind::Outage(Outage::Failing));
-        assert_eq!(kind(264), IndexErrorKind::Outage(Outage::ReadOnly));
+        assert_eq!(kind(10 | 3 << 8), IndexErrorKind::Outage(Outage::Failing));
+        assert_eq!(kind(8 | 1 << 8), IndexErrorKind::Outage(Outage::ReadOnly));
         assert_eq!(kind(14), IndexErrorKind::Outage(Outage::CannotOpen));
         assert_eq!(kind(7), IndexErrorKind::Outage(Outage::OutOfMemory));
         // Damage and programming errors are no outage.
         assert_eq!(kind(11), IndexErrorKind::Damaged);
-        assert_eq!(kind(267), IndexErrorKind::Damaged);
+        assert_eq!(kind(11 | 1 << 8), IndexErrorKind::Damaged);
         assert_eq!(kind(26), IndexErrorKind::Damaged);
         assert_eq!(kind(1), IndexErrorKind::Other);
     }

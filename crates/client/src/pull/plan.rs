@@ -1,8 +1,8 @@
 //! Reconstruction plans (spec 5.1): which byte ranges of which xorbs hold the chunks of a file.
 //!
-//! A plan is from the server and not trusted. A parsed plan is consistent and within the limits, so
-//! memory can be allocated by its lengths. It may still be false: only the hashes of the fetched
-//! chunks prove that they are those of the file.
+//! A plan is from the server and not trusted. After parsing, each term is within a part and all
+//! lengths are within the limits, so it is safe to allocate what they say. It may still be false:
+//! only the hashes of the fetched chunks prove that they are those of the file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -34,13 +34,14 @@ pub(super) struct Plan {
     pub(super) parts: Vec<Part>,
 }
 
-/// Chunks that are consecutive in the file.
+/// A range of chunks of one xorb, which are consecutive in the file, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Term {
     /// The part that contains the chunks: an index into [`Plan::parts`].
     pub(super) part: usize,
     /// The indexes of the chunks in the xorb.
     pub(super) chunks: ChunkRange,
+    /// Their raw bytes, as the server states them.
     pub(super) raw_len: u64,
 }
 
@@ -105,8 +106,8 @@ pub(super) async fn plan_once(
     server.json_within(response, MAX_PLAN_LEN).await
 }
 
-/// Parses the plan of a range and checks it against the limits, because the fetcher allocates
-/// memory by its lengths.
+/// Parses the plan of a range and checks it against the limits, because the fetcher allocates as
+/// much memory as its lengths say.
 fn parse(json: &ReconstructionV2Json, range: ByteRange) -> Result<Plan, &'static str> {
     let (parts, places) = parse_parts(&json.xorbs)?;
     let terms = json.terms.iter().map(|term| parse_term(term, &parts, &places)).collect::<Result<Vec<_>, _>>()?;
@@ -116,7 +117,7 @@ fn parse(json: &ReconstructionV2Json, range: ByteRange) -> Result<Plan, &'static
         Some(first) if plan.skipped_len >= first.raw_len => return Err("its first term is outside the range"),
         Some(_) => {}
     }
-    // The plan ends at most one chunk after the requested range.
+    // Only the last chunk may extend past the requested range.
     let max_len = range.byte_len().saturating_add(plan.skipped_len).saturating_add(MAX_CHUNK_RAW_LEN.into());
     if plan.raw_len() > max_len {
         return Err("it has more than requested");
@@ -126,27 +127,25 @@ fn parse(json: &ReconstructionV2Json, range: ByteRange) -> Result<Plan, &'static
 
 /// Parses one term, and finds the part that contains its chunks.
 pub(super) fn parse_term(term: &TermJson, parts: &[Part], places: &Places) -> Result<Term, &'static str> {
-    let xorb: XorbHash = term.hash.parse().map_err(|_| "a term has no hash of a xorb")?;
+    let xorb: XorbHash = term.hash.parse().map_err(|_| "the xorb hash of a term is malformed")?;
     let chunks = chunks(&term.range).ok_or("a term has impossible chunks")?;
     let count = u64::from(chunks.count());
     if term.unpacked_length < count || term.unpacked_length > count * u64::from(MAX_CHUNK_RAW_LEN) {
         return Err("a term has an impossible length");
     }
-    // Parts of a xorb do not overlap, so only the last one that begins at or before the term can
-    // contain it.
-    let part = places.get(&xorb).and_then(|places| {
-        let after = places.partition_point(|(start, _)| *start <= chunks.start());
-        places.get(after.checked_sub(1)?)
+    // Only the last part that begins at or before the term is tried. Servers send parts that do not
+    // overlap, so no other part can contain the term.
+    let index = places.get(&xorb).and_then(|of_xorb| {
+        let after = of_xorb.partition_point(|(start, _)| *start <= chunks.start());
+        of_xorb.get(after.checked_sub(1)?).map(|(_, index)| *index)
     });
-    let part = part
-        .map(|(_, part)| *part)
-        .filter(|part| parts.get(*part).is_some_and(|part| chunks.end() <= part.chunks.end()));
+    let part = index.filter(|index| parts.get(*index).is_some_and(|part| chunks.end() <= part.chunks.end()));
     let part = part.ok_or("no URL covers the chunks of a term")?;
     Ok(Term { part, chunks, raw_len: term.unpacked_length })
 }
 
-/// For each xorb, its parts in the order of their first chunks: the first chunk of the part, and
-/// the index of the part.
+/// For each xorb, a pair per part, in ascending order: the index of its first chunk in the xorb,
+/// and its index in [`Plan::parts`].
 pub(super) type Places = HashMap<XorbHash, Vec<(u32, usize)>>;
 
 /// Parses the parts, and indexes them by xorb.
@@ -154,10 +153,12 @@ pub(super) fn parse_parts(xorbs: &BTreeMap<String, Vec<FetchJson>>) -> Result<(V
     let mut parts = Vec::new();
     let mut places = Places::new();
     for (hash, entries) in xorbs {
-        let xorb: XorbHash = hash.parse().map_err(|_| "a URL names no xorb")?;
+        let xorb: XorbHash = hash.parse().map_err(|_| "its URLs are for a malformed xorb hash")?;
         for entry in entries {
             for range in &entry.ranges {
                 let chunks = chunks(&range.chunks).ok_or("a URL has impossible chunks")?;
+                // In the JSON, the end of a chunk range is exclusive and that of a byte range is
+                // not.
                 let end = range.bytes.end.checked_add(1).ok_or("a URL has impossible bytes")?;
                 let bytes = ByteRange::new(range.bytes.start, end).filter(|bytes| bytes.end() <= MAX_XORB_BODY_LEN);
                 let bytes = bytes.ok_or("a URL has impossible bytes")?;

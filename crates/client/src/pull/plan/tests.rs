@@ -49,7 +49,7 @@ fn each_term_finds_the_part_that_has_all_of_its_chunks() {
 #[test]
 fn impossible_plan_is_refused_before_anything_is_fetched() {
     let a = "a".repeat(64);
-    check_refused(|plan| plan["terms"][0]["hash"] = "x".into(), "a term has no hash of a xorb");
+    check_refused(|plan| plan["terms"][0]["hash"] = "x".into(), "the xorb hash of a term is malformed");
     check_refused(|plan| plan["terms"][0]["range"]["end"] = 2.into(), "a term has impossible chunks");
     check_refused(|plan| plan["terms"][0]["range"]["end"] = 8193.into(), "a term has impossible chunks");
     check_refused(|plan| plan["terms"][0]["unpacked_length"] = 2.into(), "a term has an impossible length");

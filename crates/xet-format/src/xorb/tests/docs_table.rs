@@ -220,7 +220,7 @@ impl Sample {
         let other = if header.scheme == Scheme::Lz4 { Scheme::ByteGroupedLz4 } else { Scheme::Lz4 };
         // The end mark is the last word of the frame. If its last byte is missing, the error is at
         // the first byte of the word.
-        push("header-payload-less", "end of the payload", record.end - 4, &|header| header.payload_len -= 1);
+        push("header-payload-less", "part that is cut off", record.end - 4, &|header| header.payload_len -= 1);
         if record.end < self.xorb.bytes().len() {
             push("header-payload-more", "end of the frame", record.end, &|header| header.payload_len += 1);
         }

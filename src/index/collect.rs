@@ -113,8 +113,8 @@ pub trait Collect {
     ) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>>;
 
     /// Removes the claim of `repo` to a file; `None` removes the claims of all repositories. With
-    /// the last claim the file becomes invisible, and its file and bytes no longer count in usage,
-    /// in the same transaction.
+    /// the last claim the file becomes invisible, and it and its logical bytes no longer count in
+    /// usage, in the same transaction.
     ///
     /// [`Collect::sweep_removed`] deletes the rows of the file later. Until then its references
     /// retain its xorbs. If the file has very many references, the physical bytes of these xorbs

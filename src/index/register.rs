@@ -170,6 +170,16 @@ impl Cursor {
     }
 }
 
+/// How many counts from the first one on have a sum of at most `limit`.
+pub(super) fn count_within(limit: i64, counts: impl IntoIterator<Item = i64>) -> usize {
+    let mut sum = 0;
+    let fits = |count: &i64| {
+        sum += count;
+        sum <= limit
+    };
+    counts.into_iter().take_while(fits).count()
+}
+
 /// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepOutcome {
@@ -274,4 +284,17 @@ pub trait RegisterIndex {
     /// abandons all unpublished ones, so it is only for a server start, when no registration is in
     /// progress. Returns the number of abandoned registrations.
     fn abandon_registrations(&self, id: Option<i64>) -> BoxFuture<'_, Result<u64, IndexError>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count_within;
+
+    #[test]
+    fn batch_ends_before_the_count_that_exceeds_the_limit() {
+        assert_eq!(count_within(3, []), 0);
+        assert_eq!(count_within(3, [4, 1]), 0);
+        assert_eq!(count_within(3, [2, 0, 1, 0, 1, 0]), 4);
+        assert_eq!(count_within(3, [1, 1, 1]), 3);
+    }
 }

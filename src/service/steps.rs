@@ -1,4 +1,5 @@
-//! Writes a registration into the index: a short one in one transaction, others in steps.
+//! Writes a registration into the index: a short one in one transaction, others in steps. A short
+//! one, too, is written in steps if it names known files that are stored in very many xorbs.
 //!
 //! Other writers run between two steps, and the steps of long registrations alternate between
 //! tenants. Readers see the change when the last step is published. A registration that is refused

@@ -14,7 +14,7 @@ suite! {
     each_step_must_fit_the_limit_after_removals
     short_terms_of_a_file_in_many_xorbs_are_charged_in_steps
     a_short_claim_to_a_file_in_many_xorbs_is_discarded_in_steps
-    small_known_files_share_the_limit_of_one_transaction
+    small_known_files_are_claimed_in_one_transaction
 }
 
 /// Locks of files prevent this within a process. Between processes, nothing else does.
@@ -122,12 +122,12 @@ async fn a_short_claim_to_a_file_in_many_xorbs_is_discarded_in_steps(db: Db) {
     assert_eq!(usage(&db, "org/b").await, whole);
 }
 
-async fn small_known_files_share_the_limit_of_one_transaction(db: Db) {
+async fn small_known_files_are_claimed_in_one_transaction(db: Db) {
     stocked(&db).await;
     let files = || (70..72).map(|byte| file(byte, &[term(1, 0, 1), term(2, 0, 1)])).collect();
     assert_eq!(db.register(&registration("org/a", files(), &[1, 2])).await.unwrap(), Registered::New);
     let new = registration("org/b", files(), &[1, 2]);
-    assert_eq!(db.register(&new).await.unwrap(), Registered::New);
+    assert_eq!(db.register_of(&new, None).await.unwrap(), Some(Registered::New));
     assert_eq!(usage(&db, "org/b").await, usage(&db, "org/a").await);
     assert_eq!(db.register_of(&new, None).await.unwrap(), Some(Registered::Known));
 }

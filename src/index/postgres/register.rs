@@ -6,6 +6,7 @@
 //!
 //! A file with very many terms is written in parts: the row and its claim, then the references to
 //! its xorbs, then the terms. So GC never sees a term whose xorb has no reference from the file.
+//! A known file with more than 1024 references is claimed in parts, too.
 //!
 //! A whole registration is visible after its transaction. The rows of steps are invisible until the
 //! registration is published: see [`register`](crate::index::register) for what a crash leaves.

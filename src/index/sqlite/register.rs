@@ -6,7 +6,8 @@
 //!
 //! A *large* file, one with more than 1536 terms, is written in parts: first its row and the claim,
 //! then the references to its xorbs, then the terms. So GC never sees a term whose xorb has no
-//! reference from the file.
+//! reference from the file. A known file with more than 1024 references is claimed in parts: first
+//! the claim is made, then its repository is charged for the xorbs.
 //!
 //! A whole registration is visible after its transaction. The rows of steps are invisible until the
 //! registration is published. The module `index/register.rs` says what a crash leaves.

@@ -7,16 +7,15 @@ use std::sync::Arc;
 use sqlx::query;
 
 use super::Mark;
-use super::entry::{Entry, Known, PART_XORB_COUNT, refusal};
-use crate::format::{FileHash, XorbHash};
+use super::entry::{Entry, PART_XORB_COUNT, refusal};
+use crate::format::XorbHash;
 use crate::index::error::{Inconsistent, IndexError};
 use crate::index::postgres::bulk::insert_rows;
 use crate::index::postgres::lists::id_list;
+use crate::index::postgres::millis;
 use crate::index::postgres::named::Named;
-use crate::index::postgres::rows::row;
 use crate::index::postgres::terms::{self, TermRun};
 use crate::index::postgres::tx::Tx;
-use crate::index::postgres::{discard, millis};
 use crate::index::{NewFile, Registered, record_len};
 
 /// Rows of terms in one part: 16 of up to 512 terms are 352 KiB.
@@ -138,7 +137,7 @@ impl Entry<'_> {
             let some = slice::from_ref(file);
             let known = self.find_known(tx, some).await?;
             if known.get(&file.hash).is_some_and(|known| !self.is_hidden_of_other(known)) {
-                return self.claim_large(tx, file, known).await;
+                return self.claim_in_parts(tx, file, known).await;
             }
             self.discard_hidden(tx, some, known).await?;
             self.insert_large(tx, file).await?;
@@ -173,62 +172,6 @@ impl Entry<'_> {
             (self.at.file, self.at.part) = (self.at.file + 1, 0);
         }
         Ok(None)
-    }
-
-    /// Takes the first step at claiming a file that the index has with many references: makes the
-    /// claim, whose xorbs [`charge_claim`](Self::charge_claim) charges in the next steps. If an old
-    /// claim must be discarded first, takes a step at that. Returns the reason if the registration
-    /// is refused.
-    pub(super) async fn claim_large(
-        &mut self,
-        tx: &mut Tx<'_>,
-        file: &NewFile,
-        known: HashMap<FileHash, Known>,
-    ) -> Result<Option<Registered>, IndexError> {
-        if self.discard_claim(tx, file).await? {
-            // The next call takes the next step.
-            return Ok(None);
-        }
-        let refused = self.write_batch(tx, slice::from_ref(file), known).await?;
-        self.at.is_known = true;
-        Ok(refused)
-    }
-
-    /// Charges the repository for the next xorbs of a large file that existed before, and goes on
-    /// to the next file after the last ones.
-    pub(super) async fn charge_claim(&mut self, tx: &mut Tx<'_>, file: &NewFile) -> Result<(), IndexError> {
-        // The trigger charges the xorbs between the old place and the new one.
-        const CHARGE: &str = "UPDATE file_repos SET charged_below = (SELECT xorb_id FROM xorb_files \
-                 WHERE file_id = $1 AND xorb_id >= charged_below ORDER BY xorb_id LIMIT 1 OFFSET $3) \
-             WHERE file_id = $1 AND repo = $2 AND charged_below IS NOT NULL";
-        let count = i64::try_from(PART_XORB_COUNT).unwrap_or(i64::MAX);
-        let id = self.id_of(tx, file.hash).await?;
-        let charge = query(CHARGE).bind(id).bind(self.registration.repo.as_str()).bind(count);
-        if tx.execute(charge).await? == 0 {
-            (self.at.file, self.at.is_known) = (self.at.file + 1, false);
-        } else {
-            // So each part is checked against the quota.
-            self.tell(Registered::New);
-        }
-        Ok(())
-    }
-
-    /// Takes one step at discarding a claim of this repository to a large file, left by an
-    /// abandoned registration or by a removal. Returns whether there was one.
-    async fn discard_claim(&self, tx: &mut Tx<'_>, file: &NewFile) -> Result<bool, IndexError> {
-        const SELECT: &str = "SELECT files.id AS file_id, file_repos.registration AS registration \
-             FROM files JOIN file_repos ON file_id = files.id \
-             WHERE hash = $1 AND repo = $2 AND files.registration NOT IN (SELECT id FROM hidden) \
-             AND file_repos.registration IN (SELECT id FROM hidden) AND file_repos.registration != $3";
-        row! { Abandoned { file_id: i64, registration: i64 } }
-        let select = query(SELECT)
-            .bind(file.hash.as_bytes().as_slice())
-            .bind(self.registration.repo.as_str())
-            .bind(self.mark.of_claim());
-        let Some(found) = tx.find::<Abandoned>(select).await? else { return Ok(false) };
-        discard::abandon(tx, found.registration).await?;
-        discard::claim(tx, found.file_id, found.registration, self.registration.now).await?;
-        Ok(true)
     }
 
     /// Inserts the row of a large file and the claim to it, without terms and references.

@@ -2,6 +2,7 @@
 //! This file handles the files that the index has already; `insert.rs` inserts new ones.
 
 use std::collections::{HashMap, HashSet};
+use std::slice;
 
 use sqlx::{QueryBuilder, query};
 
@@ -9,7 +10,7 @@ use super::{BATCH_FILE_COUNT, Mark};
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, XorbHash};
 use crate::index::error::IndexError;
-use crate::index::register::SHORT_TERM_COUNT;
+use crate::index::register::{SHORT_TERM_COUNT, count_within};
 use crate::index::sqlite::claims::{ClaimOutcome, make_claim};
 use crate::index::sqlite::discard;
 use crate::index::sqlite::lists::push_hashes;
@@ -66,13 +67,16 @@ impl<'r> Entry<'r> {
         };
         let count = rest.iter().take(BATCH_FILE_COUNT).take_while(fits).count().max(1);
         let known = self.find_known(tx, &rest[..count]).await?;
-        let fitting = self.count_within_limit(&rest[..count], &known);
+        let reference_counts = rest[..count]
+            .iter()
+            .map(|file| known.get(&file.hash).map_or(0, |known| self.written_reference_count(known)));
+        let fitting = count_within(SMALL_CHARGE_COUNT, reference_counts);
         if fitting < count && self.mark == Mark::Whole {
             self.is_too_long = true;
             return Ok(None);
         }
         if fitting == 0 {
-            return self.claim_large(tx, file, known).await;
+            return self.claim_in_parts(tx, file, known).await;
         }
         let refused = self.write_batch(tx, &rest[..fitting], known).await?;
         self.at.file += fitting;
@@ -132,8 +136,8 @@ impl<'r> Entry<'r> {
                 Some(known) => known.id,
                 None => self.id_of(tx, file.hash).await?,
             };
-            let is_large = known.is_some_and(Known::is_large);
-            match self.write_known(tx, id, file, is_large).await? {
+            let in_parts = known.is_some_and(Known::has_many_references);
+            match self.write_known(tx, id, file, in_parts).await? {
                 Registered::Known => {}
                 outcome @ (Registered::New | Registered::Added) => self.tell(outcome),
                 refused => return Ok(Some(refused)),
@@ -178,25 +182,22 @@ impl<'r> Entry<'r> {
         known.is_hidden && known.registration != self.mark.of_claim()
     }
 
-    /// How many of these files, from the first, a batch may write, so that its known ones have at
-    /// most [`SMALL_CHARGE_COUNT`] references that must be charged or discarded.
-    fn count_within_limit(&self, files: &[NewFile], known: &HashMap<FileHash, Known>) -> usize {
-        let (own, mut sum) = (self.mark.of_claim(), 0);
-        let references = |known: &Known| {
-            if self.is_hidden_of_other(known) {
-                // A large file only becomes invisible.
-                if known.is_large() { 0 } else { known.reference_count }
-            } else if !known.is_claimed || known.is_repo_hidden && known.repo_registration != own {
-                known.reference_count
-            } else {
-                0
-            }
-        };
-        let fits = |file: &&NewFile| {
-            sum += known.get(&file.hash).map_or(0, references);
-            sum <= SMALL_CHARGE_COUNT
-        };
-        files.iter().take_while(fits).count()
+    /// The unfinished registration other than this one that has left a claim of this repository to
+    /// the file.
+    fn claim_of_other(&self, known: &Known) -> Option<i64> {
+        (known.is_repo_hidden && known.repo_registration != self.mark.of_claim()).then_some(known.repo_registration)
+    }
+
+    /// The number of references that this batch must charge or discard for a known file.
+    fn written_reference_count(&self, known: &Known) -> i64 {
+        if self.is_hidden_of_other(known) {
+            // A file with many references only becomes invisible.
+            if known.has_many_references() { 0 } else { known.reference_count }
+        } else if !known.is_claimed || self.claim_of_other(known).is_some() {
+            known.reference_count
+        } else {
+            0
+        }
     }
 
     /// Discards the hidden rows of other registrations among `known`, as far as these files need
@@ -217,11 +218,10 @@ impl<'r> Entry<'r> {
                 abandoned.push(found.id);
                 continue;
             }
-            if found.is_repo_hidden && found.repo_registration != own {
-                discard::abandon(tx, found.repo_registration).await?;
-                // A few steps at most: `discard_claim` has already discarded such a claim to a
-                // large file.
-                while !discard::claim(tx, found.id, found.repo_registration, now).await? {}
+            if let Some(other) = self.claim_of_other(&found) {
+                discard::abandon(tx, other).await?;
+                // A few steps at most, because `claim_in_parts` handles files with many references.
+                while !discard::claim(tx, found.id, other, now).await? {}
                 (found.is_claimed, found.has_claimed) = (false, false);
             } else if found.is_claim_hidden && found.claim_registration != own {
                 discard::abandon(tx, found.claim_registration).await?;
@@ -240,15 +240,58 @@ impl<'r> Entry<'r> {
         tx.one(query("SELECT id FROM files WHERE hash = ?").bind(hash.as_bytes().as_slice())).await
     }
 
+    /// Takes the first step at claiming a file that the index has with many references: makes the
+    /// claim, whose xorbs [`charge_claim`](Self::charge_claim) charges in the next steps. If an old
+    /// claim must be discarded first, takes a step at that. Returns the reason if the registration
+    /// is refused.
+    pub(super) async fn claim_in_parts(
+        &mut self,
+        tx: &mut Tx<'_>,
+        file: &NewFile,
+        known: HashMap<FileHash, Known>,
+    ) -> Result<Option<Registered>, IndexError> {
+        if let Some(known) = known.get(&file.hash)
+            && let Some(other) = self.claim_of_other(known)
+        {
+            discard::abandon(tx, other).await?;
+            discard::claim(tx, known.id, other, self.registration.now).await?;
+            // The next call takes the next step.
+            return Ok(None);
+        }
+        let refused = self.write_batch(tx, slice::from_ref(file), known).await?;
+        self.at.is_known = true;
+        Ok(refused)
+    }
+
+    /// Charges the repository for the next xorbs of a file that is claimed in parts. If none is
+    /// left, moves the cursor to the next file.
+    async fn charge_claim(&mut self, tx: &mut Tx<'_>, file: &NewFile) -> Result<(), IndexError> {
+        // `charged_below` is the place in the ordered xorbs of the file up to which the repository
+        // is charged. A trigger charges the xorbs between the old place and the new one.
+        const CHARGE: &str = "UPDATE file_repos SET charged_below = (SELECT xorb_id FROM xorb_files \
+                 WHERE file_id = ?1 AND xorb_id >= charged_below ORDER BY xorb_id LIMIT 1 OFFSET ?3) \
+             WHERE file_id = ?1 AND repo = ?2 AND charged_below IS NOT NULL";
+        let count = i64::try_from(PART_XORB_COUNT).unwrap_or(i64::MAX);
+        let id = self.id_of(tx, file.hash).await?;
+        let charge = query(CHARGE).bind(id).bind(self.registration.repo.as_str()).bind(count);
+        if tx.execute(charge).await? == 0 {
+            (self.at.file, self.at.is_known) = (self.at.file + 1, false);
+        } else {
+            // The outcome `New` makes the caller check the quota for this part.
+            self.tell(Registered::New);
+        }
+        Ok(())
+    }
+
     /// Registers one file that the index has: writes the claim of the repository and the claimed
-    /// sha256. The stored terms stay, so readers see no change. `charge_claim` charges the
-    /// repository for the xorbs of a large one.
+    /// sha256. The stored terms stay, so readers see no change. With `in_parts`,
+    /// `charge_claim` charges the repository for the xorbs later.
     async fn write_known(
         &self,
         tx: &mut Tx<'_>,
         id: i64,
         file: &NewFile,
-        is_large: bool,
+        in_parts: bool,
     ) -> Result<Registered, IndexError> {
         const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, registration, claim_registration, charged_below) \
              SELECT ?1, ?2, ?3, 0, 0, ?4 WHERE NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = ?1 AND repo = ?2)";
@@ -258,7 +301,7 @@ impl<'r> Entry<'r> {
              WHERE file_id = ?2 AND repo = ?3";
         let repo = self.registration.repo.as_str();
         let record_len = record_len(file.terms.len()).cast_signed();
-        let charged_below = is_large.then_some(0_i64);
+        let charged_below = in_parts.then_some(0_i64);
         let added = tx.execute(query(CLAIM).bind(id).bind(repo).bind(record_len).bind(charged_below)).await?;
         let mark = self.mark.of_claim();
         if added > 0 && mark != 0 {
@@ -310,9 +353,9 @@ row! {
 }
 
 impl Known {
-    /// Whether the repository is charged for its xorbs in parts. The terms that a client submits do
-    /// not tell, because another client may have packed the same chunks into many more xorbs.
-    const fn is_large(&self) -> bool {
+    /// Whether the file is claimed in parts. The terms that a client submits do not tell, because
+    /// another client may have packed the same chunks into many more xorbs.
+    const fn has_many_references(&self) -> bool {
         self.reference_count > SMALL_CHARGE_COUNT
     }
 

@@ -13,4 +13,4 @@ pub mod runtime;
 pub mod service;
 
 pub use zorb_client::wire;
-pub use {rca, xet_format as format, zorb_client as client};
+pub use {rca, xet_format as format, zorb_client as client, zorb_git as git};

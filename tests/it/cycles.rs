@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::support::{Import, Names, files};
 
 /// The directories of the sources of each crate.
-const CRATES: [&str; 4] = ["src", "crates/client/src", "crates/rca/src", "crates/xet-format/src"];
+const CRATES: [&str; 5] = ["src", "crates/client/src", "crates/git/src", "crates/rca/src", "crates/xet-format/src"];
 
 /// The file of a module.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ fn files_of_a_crate_import_each_other_without_cycles() {
     let mut faults = Vec::new();
     for directory in CRATES {
         let sources = files(directory, &["rs"]);
-        assert!(sources.len() > 10, "only {} sources were found in {directory}", sources.len());
+        assert!(sources.len() > 5, "only {} sources were found in {directory}", sources.len());
         let below = sources.iter().map(|file| (&file.path[directory.len() + 1..], file.text.as_str()));
         let modules = Modules::parse(below.filter(|(path, _)| !is_test(path)));
         faults.extend(modules.cycles().iter().map(|cycle| format!("{directory}: {cycle:?}")));

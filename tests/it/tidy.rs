@@ -9,10 +9,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("blob", &["format", "runtime"]),
     ("cli", &["blob", "client", "config", "format", "http", "index", "rca", "runtime", "service"]),
     ("config", &["runtime"]),
-    ("http", &["format", "runtime", "service", "wire"]),
-    ("index", &["format", "runtime"]),
+    ("http", &["format", "git", "runtime", "service", "wire"]),
+    ("index", &["format", "git", "runtime"]),
     ("runtime", &[]),
-    ("service", &["blob", "format", "index", "rca", "runtime"]),
+    ("service", &["blob", "format", "git", "index", "rca", "runtime"]),
 ];
 
 /// What the crates below `crates` may depend on: nothing of the server, and but for the client
@@ -36,6 +36,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "xet-format",
         ],
     ),
+    ("git", &["gix-actor", "gix-hash", "gix-object", "gix-validate", "thiserror"]),
     ("rca", &["blake2", "thiserror", "zstd"]),
     ("xet-format", &["blake3", "crc-fast", "lz4_flex", "thiserror", "twox-hash"]),
 ];
@@ -58,6 +59,7 @@ const DOORS: &[(&str, &[&str])] = &[
     // By their names in `lib.rs`, which the table of layers has.
     ("xet_format", &[]),
     ("zorb_client", &[]),
+    ("zorb_git", &[]),
 ];
 
 /// Files that are longer than 400 lines all the same. May only shrink.

@@ -94,6 +94,7 @@ mod compact;
 mod files;
 mod grants;
 mod health;
+mod hub;
 mod listing;
 mod named;
 mod objects;

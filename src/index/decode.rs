@@ -6,13 +6,14 @@
 use super::error::Inconsistent;
 use super::files::parse_terms;
 use super::{
-    ChunkColumns, Claim, DeadObject, FileEntry, HealthSums, ObjectSums, RepoUsage, Ticket, Totals, TotalsError, Usage,
-    XorbContents, XorbEntry, XorbHealth, XorbLife, XorbPart, XorbRow, XorbState, rows,
+    ChunkColumns, Claim, DeadObject, FileEntry, HealthSums, ObjectSums, RepoKind, RepoUsage, Ticket, Totals,
+    TotalsError, Usage, XorbContents, XorbEntry, XorbHealth, XorbLife, XorbPart, XorbRow, XorbState, rows,
 };
 use crate::format::compression::Scheme;
 use crate::format::shard::{Sha256, Term};
 use crate::format::xorb::Layout;
 use crate::format::{ChunkHash, FileHash, StoreId, XorbHash};
+use crate::git::ObjectId;
 use crate::runtime::clock::Timestamp;
 use crate::runtime::incarnation::Incarnation;
 
@@ -140,6 +141,11 @@ columns! {
     ChunkHash: |row, at| bytes(row, at, ("dedup_chunks", "chunk_hash")).map(Self::from_bytes);
     Sha256: |row, at| bytes(row, at, ("files", "sha256")).map(Self::from_digest);
     StoreId: |row, at| bytes(row, at, ("store", "store_id")).map(Self::from_bytes);
+    ObjectId: |row, at| bytes(row, at, ("hub_blobs", "oid")).map(Self::from_bytes);
+    RepoKind: |row, at| {
+        let value = i64::read(row, at)?;
+        Self::from_number(value).ok_or_else(|| invalid(row, ("hub_repos", "kind"), format!("{value} is no kind")))
+    };
     XorbState: |row, at| {
         let value = i64::read(row, at)?;
         rows::state(value).ok_or_else(|| invalid(row, ("xorbs", "state"), format!("{value} is no state")))

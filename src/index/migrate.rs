@@ -38,11 +38,15 @@ pub(super) const SQLITE: Migrations = &[
     (17, "objects", include_str!("../../migrations/sqlite/0017_objects.sql")),
     (18, "visible_xorbs", include_str!("../../migrations/sqlite/0018_visible_xorbs.sql")),
     (19, "claims_in_parts", include_str!("../../migrations/sqlite/0019_claims_in_parts.sql")),
+    (20, "hub", include_str!("../../migrations/sqlite/0020_hub.sql")),
 ];
 
 /// Every file in `migrations/postgres`, likewise compared by a test.
 #[cfg(any(feature = "postgres", test))]
-pub(super) const POSTGRES: Migrations = &[(1, "init", include_str!("../../migrations/postgres/0001_init.sql"))];
+pub(super) const POSTGRES: Migrations = &[
+    (1, "init", include_str!("../../migrations/postgres/0001_init.sql")),
+    (2, "hub", include_str!("../../migrations/postgres/0002_hub.sql")),
+];
 
 /// Brings the database to the schema version of this program.
 ///

@@ -43,6 +43,7 @@ mod error;
 mod files;
 mod grants;
 mod health;
+mod hub;
 mod listing;
 mod lists;
 mod migrate;
@@ -70,6 +71,7 @@ pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{DedupHit, FileIndex, FileRow, Reader};
 pub use self::grants::{GrantIndex, SpentGrant};
 pub use self::health::{AffectedFiles, HealthIndex, HealthSums, XorbHealth};
+pub use self::hub::{HubBlob, HubCommit, HubIndex, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind};
 pub use self::listing::{FileEntry, ListIndex, XorbEntry};
 pub use self::objects::{DeadObject, ObjectIndex, ObjectSums};
 pub use self::records::{RecordIndex, StoreMark};
@@ -90,6 +92,7 @@ pub trait Index:
     + FileIndex
     + GrantIndex
     + HealthIndex
+    + HubIndex
     + ListIndex
     + ObjectIndex
     + RecordIndex

@@ -32,6 +32,7 @@ mod failure;
 mod files;
 mod grants;
 mod health;
+mod hub;
 #[cfg(test)]
 #[cfg(feature = "postgres-tests")]
 mod interleaving;

@@ -20,6 +20,7 @@ mod failure;
 mod files;
 mod grants;
 mod health;
+mod hub;
 mod listing;
 mod lists;
 mod named;

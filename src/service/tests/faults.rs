@@ -2,6 +2,7 @@
 
 mod collect;
 mod compact;
+mod hub;
 mod measure;
 mod register;
 

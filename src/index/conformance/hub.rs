@@ -1,0 +1,150 @@
+//! The contract on Hub repositories.
+
+use super::{Db, NOW, SqliteIndex};
+use crate::format::FileHash;
+use crate::format::shard::Sha256;
+use crate::git::ObjectId;
+use crate::index::{HubBlob, HubCommit, HubRef, HubTree, NewHubRepo, RepoKind};
+use crate::runtime::clock::Timestamp;
+
+suite! {
+    repository_is_created_once_whatever_the_case_of_its_name
+    branch_moves_only_from_the_parent_of_the_commit
+    objects_belong_to_their_repository_and_are_added_once
+    branches_and_tags_name_commits_that_exist
+    repositories_are_listed_by_kind_from_the_newest_on
+}
+
+const MAIN: &str = "refs/heads/main";
+
+fn id(byte: u8) -> ObjectId {
+    ObjectId::from_bytes([byte; 20])
+}
+
+fn repo(kind: RepoKind, name: &str) -> NewHubRepo {
+    NewHubRepo {
+        kind,
+        namespace: "Acme".to_owned(),
+        name: name.to_owned(),
+        storage_name: format!("{}/Acme/{name}", kind.plural()),
+        is_private: true,
+    }
+}
+
+fn commit(byte: u8, parent: Option<u8>) -> HubCommit {
+    HubCommit {
+        id: id(byte),
+        tree: id(byte ^ 0x80),
+        parent: parent.map(id),
+        at: Timestamp::from_millis(NOW.as_millis() + u64::from(byte)),
+        author: "alice".to_owned(),
+        message: format!("commit {byte}\n\nwith a body"),
+    }
+}
+
+fn blob(byte: u8) -> HubBlob {
+    let sha256 = byte.is_multiple_of(2).then(|| Sha256::from_digest([byte; 32]));
+    HubBlob { id: id(byte), len: u64::from(byte) << 40, sha256, file: FileHash::from_bytes([byte; 32]) }
+}
+
+fn tree(byte: u8) -> HubTree {
+    HubTree { id: id(byte), entries: vec![byte; 3] }
+}
+
+async fn create(db: &Db, kind: RepoKind, name: &str) -> i64 {
+    let created = db.create_hub_repo(repo(kind, name), commit(1, None), vec![tree(0x81)], vec![blob(1)]).await;
+    created.unwrap().unwrap()
+}
+
+async fn repository_is_created_once_whatever_the_case_of_its_name(db: Db) {
+    let number = create(&db, RepoKind::Model, "Bert").await;
+    let again = repo(RepoKind::Model, "bERT");
+    assert_eq!(db.create_hub_repo(again, commit(2, None), vec![tree(9)], Vec::new()).await.unwrap(), None);
+    assert_eq!(db.find_hub_tree(number, id(9)).await.unwrap(), None, "the second one has added nothing");
+    let found = db.find_hub_repo(RepoKind::Model, "aCME".to_owned(), "BERT".to_owned()).await.unwrap().unwrap();
+    assert_eq!((found.id, found.namespace.as_str(), found.name.as_str()), (number, "Acme", "Bert"));
+    assert_eq!((found.storage_name.as_str(), found.is_private), ("models/Acme/Bert", true));
+    assert_eq!((found.created, found.updated), (commit(1, None).at, commit(1, None).at));
+    // The kinds do not share their names.
+    assert_ne!(create(&db, RepoKind::Dataset, "Bert").await, number);
+    assert_eq!(db.find_hub_repo(RepoKind::Space, "Acme".to_owned(), "Bert".to_owned()).await.unwrap(), None);
+    assert_eq!(db.find_hub_ref(number, MAIN.to_owned()).await.unwrap(), Some(id(1)));
+    assert_eq!(db.find_hub_commit(number, id(1)).await.unwrap(), Some(commit(1, None)));
+}
+
+async fn branch_moves_only_from_the_parent_of_the_commit(db: Db) {
+    let number = create(&db, RepoKind::Model, "bert").await;
+    assert!(db.move_hub_ref(number, MAIN.to_owned(), commit(2, Some(1))).await.unwrap());
+    // A commit that lost the race leaves no row.
+    assert!(!db.move_hub_ref(number, MAIN.to_owned(), commit(3, Some(1))).await.unwrap());
+    assert_eq!(db.find_hub_commit(number, id(3)).await.unwrap(), None);
+    assert!(!db.move_hub_ref(number, MAIN.to_owned(), commit(4, None)).await.unwrap());
+    assert!(!db.move_hub_ref(number, "refs/heads/none".to_owned(), commit(4, Some(2))).await.unwrap());
+    assert!(!db.move_hub_ref(number + 1, MAIN.to_owned(), commit(4, Some(2))).await.unwrap());
+    assert_eq!(db.find_hub_ref(number, MAIN.to_owned()).await.unwrap(), Some(id(2)));
+    assert_eq!(db.find_hub_commit(number, id(2)).await.unwrap(), Some(commit(2, Some(1))));
+    let found = db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "bert".to_owned()).await.unwrap().unwrap();
+    assert_eq!(found.updated, commit(2, None).at);
+}
+
+async fn objects_belong_to_their_repository_and_are_added_once(db: Db) {
+    let (one, two) = (create(&db, RepoKind::Model, "one").await, create(&db, RepoKind::Model, "two").await);
+    // More than one transaction and one query take.
+    let trees: Vec<HubTree> =
+        (0..1200_u32).map(|n| HubTree { id: wide(n), entries: n.to_le_bytes().to_vec() }).collect();
+    let blobs: Vec<HubBlob> = (0..2100_u32).map(|n| HubBlob { id: wide(n), ..blob(7) }).collect();
+    for _ in 0..2 {
+        db.add_hub_objects(one, trees.clone(), blobs.clone(), NOW).await.unwrap();
+    }
+    let ids: Vec<ObjectId> = blobs.iter().map(|blob| blob.id).collect();
+    let mut found = db.find_hub_blobs(one, ids.clone()).await.unwrap();
+    found.sort_by_key(|blob| blob.id);
+    let mut expected = blobs;
+    expected.sort_by_key(|blob| blob.id);
+    assert_eq!(found, expected);
+    assert_eq!(db.find_hub_tree(one, wide(1199)).await.unwrap(), Some(1199_u32.to_le_bytes().to_vec()));
+    assert_eq!(db.find_hub_blobs(two, ids).await.unwrap(), []);
+    assert_eq!(db.find_hub_tree(two, wide(1199)).await.unwrap(), None);
+    assert_eq!(db.find_hub_commit(two, id(2)).await.unwrap(), None);
+    db.add_hub_objects(two, Vec::new(), vec![blob(2), blob(3)], NOW).await.unwrap();
+    let mut found = db.find_hub_blobs(two, vec![id(2), id(3), id(4)]).await.unwrap();
+    found.sort_by_key(|blob| blob.id);
+    assert_eq!(found, [blob(2), blob(3)]);
+    let mended = HubBlob { file: FileHash::from_bytes([9; 32]), ..blob(2) };
+    db.add_hub_objects(two, Vec::new(), vec![mended.clone()], NOW).await.unwrap();
+    assert_eq!(db.find_hub_blobs(two, vec![id(2)]).await.unwrap(), [mended]);
+}
+
+/// The id of number n.
+fn wide(n: u32) -> ObjectId {
+    let mut bytes = [0; 20];
+    bytes[..4].copy_from_slice(&n.to_be_bytes());
+    ObjectId::from_bytes(bytes)
+}
+
+async fn branches_and_tags_name_commits_that_exist(db: Db) {
+    let number = create(&db, RepoKind::Model, "bert").await;
+    let new = |name: &str, byte: u8| HubRef { name: name.to_owned(), target: id(byte) };
+    assert!(db.create_hub_ref(number, new("refs/tags/v1", 1)).await.unwrap());
+    assert!(!db.create_hub_ref(number, new("refs/tags/v1", 1)).await.unwrap());
+    assert!(!db.create_hub_ref(number, new("refs/tags/v2", 9)).await.unwrap());
+    assert!(db.create_hub_ref(number, new("refs/heads/Main", 1)).await.unwrap(), "names differ by case");
+    let page = db.list_hub_refs(number, String::new(), 2).await.unwrap();
+    assert_eq!(page, [new("refs/heads/Main", 1), new(MAIN, 1)]);
+    let rest = db.list_hub_refs(number, MAIN.to_owned(), 2).await.unwrap();
+    assert_eq!(rest, [new("refs/tags/v1", 1)]);
+    assert!(db.delete_hub_ref(number, "refs/tags/v1".to_owned()).await.unwrap());
+    assert!(!db.delete_hub_ref(number, "refs/tags/v1".to_owned()).await.unwrap());
+    assert_eq!(db.find_hub_ref(number, "refs/tags/v1".to_owned()).await.unwrap(), None);
+}
+
+async fn repositories_are_listed_by_kind_from_the_newest_on(db: Db) {
+    for name in ["a", "b", "c"] {
+        create(&db, RepoKind::Model, name).await;
+    }
+    create(&db, RepoKind::Dataset, "d").await;
+    let page = db.list_hub_repos(RepoKind::Model, i64::MAX, 2).await.unwrap();
+    assert_eq!(page.iter().map(|repo| repo.name.as_str()).collect::<Vec<_>>(), ["c", "b"]);
+    let rest = db.list_hub_repos(RepoKind::Model, page[1].id, 2).await.unwrap();
+    assert_eq!(rest.iter().map(|repo| repo.name.as_str()).collect::<Vec<_>>(), ["a"]);
+}

@@ -1,0 +1,211 @@
+//! Hub repositories: their names, branches and tags, commits, directories and files.
+//!
+//! A commit is *reachable* if a branch or tag names it, or a reachable commit has it as its parent.
+//! After `Ok` of [`HubIndex::move_hub_ref`] the branch names the new commit, durably, and every
+//! directory and file of the commit has a row, because the caller has added them before.
+
+pub(in crate::index) mod verbs;
+
+use futures_util::future::BoxFuture;
+
+use super::error::IndexError;
+use crate::format::FileHash;
+use crate::format::shard::Sha256;
+use crate::git::ObjectId;
+use crate::runtime::clock::Timestamp;
+
+pub(super) use self::verbs::hub_verbs;
+
+/// The kind of a Hub repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RepoKind {
+    /// A model.
+    Model,
+    /// A dataset.
+    Dataset,
+    /// A space. It is stored like the others; zorb does not run it.
+    Space,
+}
+
+/// A repository that is about to be created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewHubRepo {
+    /// Its kind.
+    pub kind: RepoKind,
+    /// The user or organisation whose it is.
+    pub namespace: String,
+    /// Its name in the namespace.
+    pub name: String,
+    /// What claims, quotas and tokens call it.
+    pub storage_name: String,
+    /// Whether it was created as a private one.
+    pub is_private: bool,
+}
+
+/// A repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubRepo {
+    /// Its number in the index.
+    pub id: i64,
+    /// Its kind.
+    pub kind: RepoKind,
+    /// The user or organisation whose it is.
+    pub namespace: String,
+    /// Its name in the namespace.
+    pub name: String,
+    /// What claims, quotas and tokens call it.
+    pub storage_name: String,
+    /// Whether it was created as a private one.
+    pub is_private: bool,
+    /// When it was created.
+    pub created: Timestamp,
+    /// When its last commit was made.
+    pub updated: Timestamp,
+}
+
+/// A branch or tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubRef {
+    /// Its full name, such as `refs/heads/main`.
+    pub name: String,
+    /// The commit that it names.
+    pub target: ObjectId,
+}
+
+/// A commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubCommit {
+    /// Its id.
+    pub id: ObjectId,
+    /// Its root directory.
+    pub tree: ObjectId,
+    /// The commit before it; `None` for the first one.
+    pub parent: Option<ObjectId>,
+    /// When it was made. The git object has the whole seconds of it.
+    pub at: Timestamp,
+    /// The name of its author.
+    pub author: String,
+    /// Its message.
+    pub message: String,
+}
+
+/// A file of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubBlob {
+    /// Id of the blob: of the contents of a regular file, or of the pointer of a large one.
+    pub id: ObjectId,
+    /// Length of the file in bytes.
+    pub len: u64,
+    /// The sha256 of a large file; `None` for a regular one.
+    pub sha256: Option<Sha256>,
+    /// The Xet file with the contents.
+    pub file: FileHash,
+}
+
+/// A directory of a repository, as the bytes of its git object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubTree {
+    /// Its id.
+    pub id: ObjectId,
+    /// The bytes.
+    pub entries: Vec<u8>,
+}
+
+/// Methods for Hub repositories.
+pub trait HubIndex {
+    /// Creates a repository whose branch `main` names this commit. The directories and files of the
+    /// commit are added with it. `None` if a repository of this kind has the name, in any case.
+    fn create_hub_repo(
+        &self,
+        repo: NewHubRepo,
+        first: HubCommit,
+        trees: Vec<HubTree>,
+        blobs: Vec<HubBlob>,
+    ) -> BoxFuture<'_, Result<Option<i64>, IndexError>>;
+
+    /// The repository with this name, in any case.
+    fn find_hub_repo(
+        &self,
+        kind: RepoKind,
+        namespace: String,
+        name: String,
+    ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>>;
+
+    /// A page of the repositories of a kind, the newest first, those with smaller numbers than
+    /// `before`.
+    fn list_hub_repos(
+        &self,
+        kind: RepoKind,
+        before: i64,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
+
+    /// The commit that a branch or tag names now.
+    fn find_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<ObjectId>, IndexError>>;
+
+    /// A page of the branches and tags, by name, those after the name `after`.
+    fn list_hub_refs(&self, repo: i64, after: String, limit: u32) -> BoxFuture<'_, Result<Vec<HubRef>, IndexError>>;
+
+    /// A commit, reachable or not.
+    fn find_hub_commit(&self, repo: i64, id: ObjectId) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>>;
+
+    /// The bytes of a directory.
+    fn find_hub_tree(&self, repo: i64, id: ObjectId) -> BoxFuture<'_, Result<Option<Vec<u8>>, IndexError>>;
+
+    /// Those of these files that the repository has, in any order.
+    fn find_hub_blobs(&self, repo: i64, ids: Vec<ObjectId>) -> BoxFuture<'_, Result<Vec<HubBlob>, IndexError>>;
+
+    /// Adds directories and files to a repository. A file that it has gets the new length, sha256
+    /// and contents: they differ only if the sha256 of the earlier contents was false.
+    fn add_hub_objects(
+        &self,
+        repo: i64,
+        trees: Vec<HubTree>,
+        blobs: Vec<HubBlob>,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Adds a commit, and makes a branch name it if the branch names the parent of the commit.
+    /// Otherwise changes nothing and returns `false`.
+    fn move_hub_ref(&self, repo: i64, name: String, commit: HubCommit) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// Creates a branch or tag that names an existing commit. `false` if the name exists, or the
+    /// commit does not.
+    fn create_hub_ref(&self, repo: i64, new: HubRef) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// Deletes a branch or tag. `false` if it does not exist.
+    fn delete_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<bool, IndexError>>;
+}
+
+impl RepoKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Model, Self::Dataset, Self::Space];
+
+    /// The plural that paths have, such as `models`.
+    #[must_use]
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Self::Model => "models",
+            Self::Dataset => "datasets",
+            Self::Space => "spaces",
+        }
+    }
+
+    /// The number that the index has.
+    pub(super) const fn number(self) -> i64 {
+        match self {
+            Self::Model => 0,
+            Self::Dataset => 1,
+            Self::Space => 2,
+        }
+    }
+
+    pub(super) fn from_number(number: i64) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.number() == number)
+    }
+}
+
+/// The name by which repositories are unique.
+pub(super) fn lower_name(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}").to_ascii_lowercase()
+}

@@ -1,0 +1,278 @@
+//! The SQL of [`HubIndex`](super::HubIndex), one text for every database: parameters are `$1` and
+//! so on, and each statement is in the common part of the dialects.
+
+use super::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
+use crate::git::ObjectId;
+use crate::index::decode::by_name;
+
+by_name!(HubRepo { id, kind, namespace, name, storage_name, is_private, created, updated });
+by_name!(HubRef { name, target });
+by_name!(HubCommit { id, tree, parent, at, author, message });
+by_name!(HubBlob { id, len, sha256, file });
+
+pub(in crate::index) const CREATE: &str = "INSERT INTO hub_repos \
+     (kind, namespace, name, lower_name, storage_name, is_private, created_at, updated_at) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT DO NOTHING RETURNING id";
+
+pub(in crate::index) const FIND: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE kind = $1 AND lower_name = $2";
+
+pub(in crate::index) const LIST: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE kind = $1 AND id < $2 ORDER BY id DESC LIMIT $3";
+
+pub(in crate::index) const FIND_REF: &str = "SELECT target FROM hub_refs WHERE repo_id = $1 AND name = $2";
+
+pub(in crate::index) const LIST_REFS: &str =
+    "SELECT name, target FROM hub_refs WHERE repo_id = $1 AND name > $2 ORDER BY name LIMIT $3";
+
+pub(in crate::index) const FIND_COMMIT: &str = "SELECT oid AS id, tree, parent, at, author, message FROM hub_commits \
+     WHERE repo_id = $1 AND oid = $2";
+
+pub(in crate::index) const FIND_TREE: &str = "SELECT entries FROM hub_trees WHERE repo_id = $1 AND oid = $2";
+
+pub(in crate::index) const FIND_BLOBS: &str = "SELECT oid AS id, len, sha256, file FROM hub_blobs WHERE repo_id = ";
+
+pub(in crate::index) const ADD_TREES: (&str, &str) = (
+    "INSERT INTO hub_trees (repo_id, oid, since, entries) ",
+    " ON CONFLICT (repo_id, oid) DO UPDATE SET since = excluded.since",
+);
+
+pub(in crate::index) const ADD_BLOBS: (&str, &str) = (
+    "INSERT INTO hub_blobs (repo_id, oid, since, len, sha256, file) ",
+    " ON CONFLICT (repo_id, oid) DO UPDATE SET since = excluded.since, len = excluded.len, \
+     sha256 = excluded.sha256, file = excluded.file",
+);
+
+pub(in crate::index) const ADD_COMMIT: &str = "INSERT INTO hub_commits (repo_id, oid, tree, parent, at, author, message) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING";
+
+pub(in crate::index) const MOVE_REF: &str =
+    "UPDATE hub_refs SET target = $3 WHERE repo_id = $1 AND name = $2 AND target = $4";
+
+pub(in crate::index) const TOUCH: &str = "UPDATE hub_repos SET updated_at = $2 WHERE id = $1";
+
+pub(in crate::index) const ADD_REF: &str = "INSERT INTO hub_refs (repo_id, name, target) \
+     SELECT repo_id, $3, oid FROM hub_commits WHERE repo_id = $1 AND oid = $2 ON CONFLICT DO NOTHING";
+
+pub(in crate::index) const DELETE_REF: &str = "DELETE FROM hub_refs WHERE repo_id = $1 AND name = $2";
+
+/// Objects that one transaction adds: an insert takes some 10 µs each.
+pub(in crate::index) const BATCH_COUNT: usize = 1000;
+
+/// Object ids in one statement.
+pub(in crate::index) const FIND_COUNT: usize = 500;
+
+/// The bytes of an id, as a parameter.
+pub(in crate::index) fn id_bytes(id: ObjectId) -> Vec<u8> {
+    id.as_bytes().to_vec()
+}
+
+/// Rows that have no column for these: the commit of a repository.
+pub(in crate::index) struct CommitColumns {
+    pub(in crate::index) parent: Option<Vec<u8>>,
+    pub(in crate::index) at: i64,
+}
+
+impl CommitColumns {
+    pub(in crate::index) fn of(commit: &HubCommit) -> Self {
+        Self { parent: commit.parent.map(id_bytes), at: commit.at.as_millis().cast_signed() }
+    }
+}
+
+/// The bytes of a tree and its id, as parameters.
+pub(in crate::index) fn tree_columns(tree: &HubTree) -> (Vec<u8>, Vec<u8>) {
+    (id_bytes(tree.id), tree.entries.clone())
+}
+
+/// Implements [`HubIndex`](super::HubIndex) for the index of a database. The place of use has the
+/// modules `tx` and `bulk`.
+macro_rules! hub_verbs {
+    ($index:ty, $database:ty) => {
+        use futures_util::FutureExt;
+        use futures_util::future::BoxFuture;
+        use sqlx::{QueryBuilder, query};
+
+        use super::bulk::insert_rows;
+        use super::millis;
+        use super::tx::Tx;
+        use crate::git::ObjectId;
+        use crate::index::error::IndexError;
+        use crate::index::hub::verbs as sql;
+        use crate::index::hub::{
+            HubBlob, HubCommit, HubIndex, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind, lower_name,
+        };
+        use crate::runtime::clock::Timestamp;
+
+        impl HubIndex for $index {
+            fn create_hub_repo(
+                &self,
+                repo: NewHubRepo,
+                first: HubCommit,
+                trees: Vec<HubTree>,
+                blobs: Vec<HubBlob>,
+            ) -> BoxFuture<'_, Result<Option<i64>, IndexError>> {
+                async move {
+                    let mut held = self.writing("create a Hub repository").await?;
+                    let mut tx = held.begin().await?;
+                    let lower_name = lower_name(&repo.namespace, &repo.name);
+                    let create = query(sql::CREATE).bind(repo.kind.number()).bind(repo.namespace).bind(repo.name);
+                    let create = create.bind(lower_name).bind(repo.storage_name).bind(repo.is_private);
+                    let Some(id) = tx.find::<i64>(create.bind(millis(first.at))).await? else { return Ok(None) };
+                    add_objects(&mut tx, id, &trees, &blobs, first.at).await?;
+                    add_commit(&mut tx, id, &first).await?;
+                    let main = query(sql::ADD_REF).bind(id).bind(sql::id_bytes(first.id)).bind("refs/heads/main");
+                    tx.execute(main).await?;
+                    tx.commit().await?;
+                    Ok(Some(id))
+                }
+                .boxed()
+            }
+
+            fn find_hub_repo(
+                &self,
+                kind: RepoKind,
+                namespace: String,
+                name: String,
+            ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
+                let find = query(sql::FIND).bind(kind.number()).bind(lower_name(&namespace, &name));
+                async move { self.read("find a Hub repository").find(find).await }.boxed()
+            }
+
+            fn list_hub_repos(
+                &self,
+                kind: RepoKind,
+                before: i64,
+                limit: u32,
+            ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
+                let list = query(sql::LIST).bind(kind.number()).bind(before).bind(i64::from(limit));
+                async move { self.read("list Hub repositories").all(list).await }.boxed()
+            }
+
+            fn find_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<ObjectId>, IndexError>> {
+                let find = query(sql::FIND_REF).bind(repo).bind(name);
+                async move { self.read("find a branch").find(find).await }.boxed()
+            }
+
+            fn list_hub_refs(
+                &self,
+                repo: i64,
+                after: String,
+                limit: u32,
+            ) -> BoxFuture<'_, Result<Vec<HubRef>, IndexError>> {
+                let list = query(sql::LIST_REFS).bind(repo).bind(after).bind(i64::from(limit));
+                async move { self.read("list branches and tags").all(list).await }.boxed()
+            }
+
+            fn find_hub_commit(&self, repo: i64, id: ObjectId) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>> {
+                let find = query(sql::FIND_COMMIT).bind(repo).bind(sql::id_bytes(id));
+                async move { self.read("find a commit").find(find).await }.boxed()
+            }
+
+            fn find_hub_tree(&self, repo: i64, id: ObjectId) -> BoxFuture<'_, Result<Option<Vec<u8>>, IndexError>> {
+                let find = query(sql::FIND_TREE).bind(repo).bind(sql::id_bytes(id));
+                async move { self.read("read a directory").find(find).await }.boxed()
+            }
+
+            fn find_hub_blobs(&self, repo: i64, ids: Vec<ObjectId>) -> BoxFuture<'_, Result<Vec<HubBlob>, IndexError>> {
+                async move {
+                    let mut found = Vec::with_capacity(ids.len());
+                    for some in ids.chunks(sql::FIND_COUNT) {
+                        let mut find = QueryBuilder::<$database>::new(sql::FIND_BLOBS);
+                        find.push_bind(repo).push(" AND oid IN (");
+                        let mut list = find.separated(", ");
+                        for id in some {
+                            list.push_bind(sql::id_bytes(*id));
+                        }
+                        find.push(")");
+                        found.extend(self.read("find files of a repository").all::<HubBlob>(find.build()).await?);
+                    }
+                    Ok(found)
+                }
+                .boxed()
+            }
+
+            fn add_hub_objects(
+                &self,
+                repo: i64,
+                trees: Vec<HubTree>,
+                blobs: Vec<HubBlob>,
+                now: Timestamp,
+            ) -> BoxFuture<'_, Result<(), IndexError>> {
+                async move {
+                    let count = trees.len().max(blobs.len());
+                    for start in (0..count).step_by(sql::BATCH_COUNT) {
+                        let end = start + sql::BATCH_COUNT;
+                        let trees = trees.get(start.min(trees.len())..end.min(trees.len())).unwrap_or_default();
+                        let blobs = blobs.get(start.min(blobs.len())..end.min(blobs.len())).unwrap_or_default();
+                        let mut held = self.writing("add directories and files").await?;
+                        let mut tx = held.begin().await?;
+                        add_objects(&mut tx, repo, trees, blobs, now).await?;
+                        tx.commit().await?;
+                    }
+                    Ok(())
+                }
+                .boxed()
+            }
+
+            fn move_hub_ref(
+                &self,
+                repo: i64,
+                name: String,
+                commit: HubCommit,
+            ) -> BoxFuture<'_, Result<bool, IndexError>> {
+                async move {
+                    let mut held = self.writing("move a branch").await?;
+                    let mut tx = held.begin().await?;
+                    let advance = query(sql::MOVE_REF).bind(repo).bind(name).bind(sql::id_bytes(commit.id));
+                    if tx.execute(advance.bind(commit.parent.map(sql::id_bytes))).await? != 1 {
+                        return Ok(false);
+                    }
+                    add_commit(&mut tx, repo, &commit).await?;
+                    tx.execute(query(sql::TOUCH).bind(repo).bind(millis(commit.at))).await?;
+                    tx.commit().await?;
+                    Ok(true)
+                }
+                .boxed()
+            }
+
+            fn create_hub_ref(&self, repo: i64, new: HubRef) -> BoxFuture<'_, Result<bool, IndexError>> {
+                let create = query(sql::ADD_REF).bind(repo).bind(sql::id_bytes(new.target)).bind(new.name);
+                async move { Ok(self.write("create a branch or tag").execute(create).await? == 1) }.boxed()
+            }
+
+            fn delete_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<bool, IndexError>> {
+                let delete = query(sql::DELETE_REF).bind(repo).bind(name);
+                async move { Ok(self.write("delete a branch or tag").execute(delete).await? == 1) }.boxed()
+            }
+        }
+
+        async fn add_objects(
+            tx: &mut Tx<'_>,
+            repo: i64,
+            trees: &[HubTree],
+            blobs: &[HubBlob],
+            now: Timestamp,
+        ) -> Result<(), IndexError> {
+            insert_rows(tx, sql::ADD_TREES, trees, |columns, tree| {
+                let (id, entries) = sql::tree_columns(tree);
+                columns.push_bind(repo).push_bind(id).push_bind(millis(now)).push_bind(entries);
+            })
+            .await?;
+            insert_rows(tx, sql::ADD_BLOBS, blobs, |columns, blob| {
+                columns.push_bind(repo).push_bind(sql::id_bytes(blob.id)).push_bind(millis(now));
+                columns.push_bind(blob.len.cast_signed());
+                columns.push_bind(blob.sha256.map(|sha256| sha256.as_digest().to_vec()));
+                columns.push_bind(blob.file.as_bytes().to_vec());
+            })
+            .await
+        }
+
+        async fn add_commit(tx: &mut Tx<'_>, repo: i64, commit: &HubCommit) -> Result<(), IndexError> {
+            let sql::CommitColumns { parent, at } = sql::CommitColumns::of(commit);
+            let add = query(sql::ADD_COMMIT).bind(repo).bind(sql::id_bytes(commit.id));
+            let add = add.bind(sql::id_bytes(commit.tree)).bind(parent).bind(at);
+            tx.execute(add.bind(commit.author.clone()).bind(commit.message.clone())).await.map(drop)
+        }
+    };
+}
+pub(in crate::index) use hub_verbs;

@@ -1,0 +1,7 @@
+//! Hub repositories in PostgreSQL.
+
+use sqlx::Postgres;
+
+use super::PostgresIndex;
+
+crate::index::hub::hub_verbs!(PostgresIndex, Postgres);

@@ -45,6 +45,7 @@ PAGES = [
     "docs/http-api.md",
     "docs/http-files.md",
     "docs/http-xorbs.md",
+    "docs/hub.md",
     "docs/install.md",
     "docs/integrity.md",
     "docs/monitoring.md",

@@ -69,6 +69,9 @@ pub(super) struct ServeArgs {
     /// Accept requests from other machines although --auth is off
     #[arg(long)]
     allow_anonymous: bool,
+    /// Serve the routes of the Hub, for `hf` and huggingface_hub: a preview, see docs/hub.md
+    #[arg(long)]
+    hub: bool,
     /// Base URL of the server for clients, if it differs from the URL of their requests
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
@@ -103,6 +106,7 @@ fn settings(args: ServeArgs) -> anyhow::Result<Config> {
         auth: args.auth,
         public_url: args.public_url,
         allow_anonymous: args.allow_anonymous.then_some(true),
+        hub: args.hub.then_some(true),
         ..RawConfig::default()
     };
     let environment = RawConfig::from_env(|name| std::env::var(name).ok())?;
@@ -143,6 +147,9 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         begin_store(&config, descriptors.open_blob_count, &metrics, Arc::new(SystemClock)).await?;
     let keys = keys::open(&config.data_dir)?;
     warn_of_low_space(&server.store).await;
+    if config.hub {
+        tracing::warn!("hub is a preview: backups and index rebuilds do not contain repositories (docs/hub.md)");
+    }
     let listener = listen(config.listen)
         .with_context(|| format!("cannot listen on {}; is another process using it?", config.listen))?;
     announce(&listener, if tls.is_some() { "https" } else { "http" })?;
@@ -171,6 +178,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         clock: Arc::new(SystemClock),
         address,
         grants: config.grants,
+        hub: config.hub,
         cors_origins: Origins::new(&config.cors_origins),
         audit,
     };

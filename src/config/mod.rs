@@ -59,6 +59,8 @@ pub struct Config {
     pub allow_anonymous: bool,
     /// Whether the server issues upload grants.
     pub grants: bool,
+    /// Whether the server has the routes of the Hub.
+    pub hub: bool,
     /// Whether a start without an existing store fails, instead of creating one.
     pub require_store: bool,
     /// Writes are refused if the file system of the data directory has fewer free bytes; 0 for no
@@ -235,6 +237,7 @@ impl Config {
             auth: auth_mode(raw.auth)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             grants: raw.grants.unwrap_or(false),
+            hub: raw.hub.unwrap_or(false),
             require_store: raw.require_store.unwrap_or(false),
             min_free_len: Self::min_free_len_of(raw.min_free_space),
             max_connections: positive("max_connections", raw.max_connections, 1024)?,

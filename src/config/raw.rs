@@ -115,6 +115,8 @@ keys! {
     allow_anonymous: bool, "true or false";
     /// Issue upload grants.
     grants: bool, "true or false";
+    /// Serve the routes of the Hub.
+    hub: bool, "true or false";
     /// Refuse to start without an existing store.
     require_store: bool, "true or false";
     /// Maximum number of open connections.

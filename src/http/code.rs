@@ -56,6 +56,8 @@ pub enum Code {
     RangeNotSatisfiable,
     /// A condition of the request does not hold.
     PreconditionFailed,
+    /// The resource exists already, or is being changed by others.
+    Conflict,
     /// The resource or the route does not exist.
     NotFound,
     /// The server is overloaded, or the resource is being changed; retry.
@@ -101,6 +103,7 @@ impl Code {
         Self::QuotaExceeded,
         Self::RangeNotSatisfiable,
         Self::PreconditionFailed,
+        Self::Conflict,
         Self::NotFound,
         Self::TooManyRequests,
         Self::Overloaded,
@@ -140,6 +143,7 @@ impl Code {
             Self::QuotaExceeded => "quota_exceeded",
             Self::RangeNotSatisfiable => "range_not_satisfiable",
             Self::PreconditionFailed => "precondition_failed",
+            Self::Conflict => "conflict",
             Self::NotFound => "not_found",
             Self::TooManyRequests => "too_many_requests",
             Self::Overloaded => "overloaded",
@@ -179,6 +183,7 @@ impl Code {
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            Self::Conflict => StatusCode::CONFLICT,
             // An exceeded quota has a 413, too. Xet clients would retry a 507, and a 403 would
             // suggest a problem with the token.
             Self::TooLarge | Self::QuotaExceeded => StatusCode::PAYLOAD_TOO_LARGE,

@@ -390,7 +390,7 @@ fn damaged(xorb: XorbHash) -> Problem {
 const INTERNAL: &str = "Internal server error; see the server's log for this request id.";
 
 /// Logs an internal error; the response does not contain it.
-fn internal(error: &(dyn StdError + 'static)) -> Problem {
+pub(super) fn internal(error: &(dyn StdError + 'static)) -> Problem {
     tracing::error!(error = %chain(error), "request failed");
     Problem::new(Code::Internal, INTERNAL)
 }

@@ -21,6 +21,7 @@ mod extract;
 mod files;
 mod grants;
 mod health;
+mod hub;
 mod keys;
 mod layers;
 mod listing;
@@ -102,6 +103,8 @@ pub struct Shared {
     pub address: PublicAddress,
     /// Whether the server issues upload grants. If not, their routes do not exist.
     pub grants: bool,
+    /// Whether the server has the routes of the Hub.
+    pub hub: bool,
     /// Sites whose pages may use this server.
     pub cors_origins: Origins,
     /// The audit log, if one is configured.

@@ -142,6 +142,14 @@ impl Representation<RegisteredFile> {
     }
 }
 
+impl Representation<RegisteredFile> {
+    /// The representation of a file of a revision. A revision may have another file later, so the
+    /// caller decides on the `ETag` and on `Cache-Control`.
+    pub(super) fn of_revision(file: RegisteredFile, etag: String) -> Self {
+        Self { resource: file, etag, cache: CACHE_PRIVATELY }
+    }
+}
+
 impl<R: Resource> Representation<R> {
     /// Responds to a GET or HEAD request.
     pub(super) async fn respond(

@@ -8,7 +8,7 @@ use super::route::{Content, Route};
 use super::sha256::Sha256Json;
 use super::wire::{FileKeysJson, GrantJson, GrantRequestJson, ReadyJson, ReconstructionV1Json};
 use super::wire::{RegisteredJson, StatusJson, UploadedJson};
-use super::{AppState, chunk_hashes, chunks, files, grants, health, listing, openapi, schema};
+use super::{AppState, chunk_hashes, chunks, files, grants, health, hub, listing, openapi, schema};
 use super::{reconstructions, refresh, removal, sha256, shards, transfer, usage, xorbs};
 use crate::service::access::Scope::{Admin, Read, Write};
 use crate::wire::{
@@ -20,6 +20,9 @@ pub(super) fn routes(state: &AppState) -> Vec<Route> {
     let mut routes = vec![for_people(), for_writers(), for_readers(), for_lists(), for_operators()];
     if state.shared.grants {
         routes.push(for_granted());
+    }
+    if state.shared.hub {
+        routes.push(hub::routes(state));
     }
     routes.into_iter().flatten().collect()
 }

@@ -31,7 +31,7 @@ const QUIET: Duration = Duration::from_secs(5);
 
 /// Time limit for receiving the body of a shard, even at a steady pace, because the body holds a
 /// slot for which others may wait. It allows 80 MiB at 90 kB/s.
-const RECEIVE_TIMEOUT: Duration = Duration::from_secs(900);
+pub(super) const RECEIVE_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Interval of the keep-alive events in the stream. Clients give up after 300 seconds without one.
 const HEARTBEAT: Duration = Duration::from_secs(20);

@@ -69,6 +69,7 @@ async fn state(directory: &Path) -> AppState {
         clock,
         address: PublicAddress { url: None, trusted_proxies: Arc::new([]), is_encrypted: false },
         grants: false,
+        hub: false,
         cors_origins: Origins::default(),
         audit: None,
     });

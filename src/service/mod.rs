@@ -23,6 +23,7 @@ pub mod gc;
 mod granted;
 mod headroom;
 mod heal;
+mod hub;
 mod listing;
 mod permits;
 mod possession;
@@ -54,6 +55,10 @@ use self::file_locks::FileLocks;
 pub use self::files::{BatchReconstruction, Detail, ReconstructError, Reconstruction};
 pub use self::granted::GrantedUpload;
 use self::granted::Waiting;
+pub(crate) use self::hub::MAX_CHANGE_COUNT;
+pub use self::hub::{
+    Change, CommitRequest, Committed, Depth, HubEntry, HubError, HubFile, HubName, HubNameError, HubPage, OpenRepo,
+};
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 use self::permits::Permits;
 pub use self::quota::{Holding, MeteredRepo, Quotas, UsageError};
@@ -74,7 +79,7 @@ pub use self::windows::WindowsError;
 use crate::blob::BlobStore;
 use crate::blob::records::RecordStore;
 use crate::index::Index;
-pub use crate::index::{HealthSums, Limits, Quantity, Totals, Usage};
+pub use crate::index::{HealthSums, HubBlob, HubCommit, HubRef, HubRepo, Limits, Quantity, RepoKind, Totals, Usage};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::runtime::fair::FairGate;
@@ -114,6 +119,8 @@ pub struct Store {
     layouts: heal::LayoutCache,
     /// Xorbs that failed a read, for the scrub to check.
     suspects: Arc<scrub::Suspects>,
+    /// Directories of Hub repositories in memory.
+    trees: hub::Trees,
 }
 
 /// A store with clients: what a server process has, besides its sockets.
@@ -138,6 +145,8 @@ pub struct Server {
     publishing: TaskGroup,
     /// Uploads by grant that were received and not committed yet.
     waiting: Arc<Waiting>,
+    /// Locks of commits on the branches of Hub repositories.
+    branch_locks: Arc<hub::BranchLocks>,
 }
 
 impl Server {
@@ -153,6 +162,7 @@ impl Server {
             quotas: Arc::new(settings.quotas.clone()),
             publishing: TaskGroup::new(),
             waiting: Arc::new(Waiting::new(settings.upload_count)),
+            branch_locks: Arc::default(),
         })
     }
 
@@ -181,6 +191,7 @@ impl Store {
             headroom: Arc::new(headroom::Headroom::new(settings.min_free_len)),
             layouts: heal::LayoutCache::new(settings.layout_cache_len),
             suspects: Arc::default(),
+            trees: hub::tree_cache(),
         })
     }
 

@@ -69,7 +69,8 @@ async fn provoke(code: &str) -> Response {
     let server = match code {
         "deadline" => start.with("request_timeout", "1s").start(),
         "body_timeout" => start.with("body_timeout", "1s").start(),
-        "https_required" | "overloaded" | "quota_exceeded" | "out_of_space" | "too_many_requests" | "unavailable" => {
+        "conflict" | "https_required" | "overloaded" | "quota_exceeded" | "out_of_space" | "too_many_requests"
+        | "unavailable" => {
             return provoke_elsewhere(code, &xorb).await;
         }
         _ => start.start(),
@@ -130,6 +131,7 @@ async fn provoke_elsewhere(code: &str, xorb: &Xorb) -> Response {
         // The last one is for somebody else.
         "too_many_requests" => busy(8, 7, xorb).await,
         "quota_exceeded" => quota_exceeded(xorb).await,
+        "conflict" => conflict().await,
         "out_of_space" => out_of_space().await,
         _ => {
             let shimmed = Shimmed::start();
@@ -175,6 +177,14 @@ async fn quota_exceeded(xorb: &Xorb) -> Response {
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     assert_eq!(client.post("/v1/shards", upload_shard(xorb, 0, 3).bytes()).await.status, 200);
     client.post("/v1/shards", upload_shard(xorb, 0, 2).bytes()).await
+}
+
+/// A branch that exists already.
+async fn conflict() -> Response {
+    let server = Start::default().with("hub", true).start();
+    let client = server.client();
+    assert_eq!(client.post("/api/repos/create", r#"{"name":"bert","organization":"acme"}"#).await.status, 200);
+    client.post("/api/models/acme/bert/branch/main", "{}").await
 }
 
 /// Other bytes than the grant is for.

@@ -39,6 +39,7 @@ mod fsck;
 mod full_disk;
 mod gc;
 mod grants;
+mod hub;
 mod interrupted;
 mod limits;
 #[cfg(feature = "full-tests")]

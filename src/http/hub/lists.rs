@@ -1,0 +1,93 @@
+//! Lists and descriptions of files.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+
+use super::MAX_BODY_LEN;
+use super::problem::HubProblem;
+use super::repos::link;
+use super::target::{Pairs, Target};
+use super::wire::{self, PathsJson};
+use crate::http::AppState;
+use crate::http::auth::Caller;
+use crate::http::body::PacedBody;
+use crate::http::error::Problem;
+use crate::http::origin::BaseUrl;
+use crate::http::sending::RequestContext;
+use crate::service::Depth;
+use crate::service::access::Scope::Read;
+
+/// Entries on a page, and paths in one query.
+const PAGE_COUNT: usize = 1000;
+
+/// `GET …/tree/{revision}` and `…/tree/{revision}/{path}`.
+pub(super) async fn tree(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    BaseUrl(base): BaseUrl,
+    target: Target,
+    pairs: Pairs,
+) -> Result<Response, HubProblem> {
+    let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
+    let commit = state.server.find_revision(&open, &target.revision).await?;
+    let page = (pairs.get("cursor"), pairs.limit(PAGE_COUNT)?);
+    let depth = if pairs.is_set("recursive") { Depth::All } else { Depth::One };
+    let page = state.server.list_hub_files(&open, &commit, &target.path, depth, page).await?;
+    let is_expanded = pairs.is_set("expand");
+    let body: Vec<Value> = page.entries.iter().map(|entry| wire::entry(entry, is_expanded)).collect();
+    let mut response = Json(body).into_response();
+    if let Some(next) = page.next {
+        let id = wire::repo_id(&open.repo);
+        let path = if target.path.is_empty() { String::new() } else { format!("/{}", encoded(&target.path)) };
+        let kind = target.name.kind().plural();
+        // All pages are of one commit, also if the branch moves meanwhile.
+        let url = format!("{base}/api/{kind}/{id}/tree/{}{path}", commit.id);
+        link(&mut response, &format!("{url}?{}cursor={}", pairs.all_but("cursor"), encoded(&next)));
+    }
+    Ok(response)
+}
+
+/// A text with everything encoded but letters, digits and a few marks.
+fn encoded(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
+/// `POST …/paths-info/{revision}`, with a form or JSON.
+pub(super) async fn paths_info(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    target: Target,
+    RequestContext { tenant, .. }: RequestContext,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, HubProblem> {
+    let bytes = PacedBody::new(body, &state).collect(MAX_BODY_LEN).await.map_err(Problem::from)?;
+    let is_json = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
+    let (paths, is_expanded) = if is_json {
+        let parsed: Result<PathsJson, _> = serde_json::from_slice(&bytes);
+        let parsed =
+            parsed.map_err(|error| HubProblem::invalid(format!("The body must have the field paths: {error}.")))?;
+        (parsed.paths, false)
+    } else {
+        let text = str::from_utf8(&bytes).map_err(|_| HubProblem::invalid("The form is not valid UTF-8."))?;
+        let form = Pairs::of(text);
+        (form.all("paths").map(str::to_owned).collect(), form.is_set("expand"))
+    };
+    if paths.len() > PAGE_COUNT {
+        return Err(HubProblem::invalid(format!("A request has at most {PAGE_COUNT} paths.")));
+    }
+    let _permit = state.server.lookup_permit(tenant).await?;
+    let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
+    let commit = state.server.find_revision(&open, &target.revision).await?;
+    let found = state.server.find_hub_paths(&open, &commit, &paths).await?;
+    Ok(Json(found.iter().map(|entry| wire::entry(entry, is_expanded)).collect()))
+}

@@ -1,0 +1,176 @@
+//! The routes of the Hugging Face Hub that `hf`, `huggingface_hub`, `transformers` and `datasets`
+//! use, so that they work with this server as their `HF_ENDPOINT`.
+//!
+//! Requests and responses have the form that these clients send and read. A refusal is problem JSON
+//! as everywhere, with the fields and headers that they look at ([`problem`]).
+
+mod commits;
+mod files;
+mod lfs;
+mod lists;
+mod problem;
+mod refs;
+mod repos;
+mod target;
+mod tokens;
+mod wire;
+
+use super::AppState;
+use super::cost::CostClass::{Light, Open, Upload};
+use super::route::{Content, Route};
+use crate::service::access::Scope::{Read, Write};
+
+/// Maximum length of a request body in bytes, except for commits: 1000 paths of 1 KiB.
+const MAX_BODY_LEN: u64 = 2 << 20;
+
+/// All routes of the Hub.
+pub(super) fn routes(_: &AppState) -> Vec<Route> {
+    [for_accounts(), for_repos(), for_revisions(), for_files()].into_iter().flatten().collect()
+}
+
+fn json() -> Content {
+    Content::json::<serde_json::Value>()
+}
+
+fn for_accounts() -> Vec<Route> {
+    vec![
+        Route::get("/api/whoami-v2", Read, repos::whoami).says("Who the token is for").responses(
+            200,
+            "the account",
+            json(),
+        ),
+        Route::get("/api/agent-harnesses", None, repos::agent_harnesses)
+            .costs(Open)
+            .says("Known agents: none")
+            .responses(200, "none", json()),
+        Route::head("/api/telemetry/{*topic}", None, repos::telemetry)
+            .costs(Open)
+            .says("Dropped")
+            .responses(200, "dropped", None),
+    ]
+}
+
+fn for_repos() -> Vec<Route> {
+    vec![
+        Route::post("/api/repos/create", Write, repos::create)
+            .says("Create a repository")
+            .takes(json())
+            .responses(200, "created", json())
+            .fails(&[409]),
+        Route::get("/api/{kind}", Read, repos::list).says("List repositories").responses(200, "a page", json()),
+        Route::get("/api/{kind}/{namespace}/{name}", Read, repos::info)
+            .also(&["/api/{kind}/{namespace}/{name}/revision/{revision}"])
+            .says("Describe a revision of a repository, main if none is named")
+            .responses(200, "the description", json())
+            .fails(&[404]),
+        Route::get("/api/{kind}/{namespace}/{name}/auth-check", Read, repos::check)
+            .says("Whether the repository can be read")
+            .responses(200, "it can", json())
+            .fails(&[404]),
+        Route::get("/api/{kind}/{namespace}/{name}/auth-check/write", Write, repos::check_write)
+            .says("Whether the repository can be written")
+            .responses(200, "it can", json())
+            .fails(&[404]),
+        Route::post("/api/validate-yaml", Read, repos::validate)
+            .costs(Light)
+            .says("Check a model card: this server takes any text")
+            .takes(json())
+            .responses(200, "no errors", json()),
+    ]
+}
+
+fn for_revisions() -> Vec<Route> {
+    vec![
+        Route::get("/api/{kind}/{namespace}/{name}/refs", Read, refs::list)
+            .says("List branches and tags")
+            .responses(200, "all of them", json())
+            .fails(&[404]),
+        Route::post("/api/{kind}/{namespace}/{name}/branch/{revision}", Write, refs::create_branch)
+            .says("Create a branch")
+            .takes(json())
+            .responses(200, "created", json())
+            .fails(&[404, 409]),
+        Route::delete("/api/{kind}/{namespace}/{name}/branch/{revision}", Write, refs::delete_branch)
+            .says("Delete a branch")
+            .responses(200, "deleted", json())
+            .fails(&[404]),
+        Route::post("/api/{kind}/{namespace}/{name}/tag/{revision}", Write, refs::create_tag)
+            .says("Create a tag at a revision")
+            .takes(json())
+            .responses(200, "created", json())
+            .fails(&[404, 409]),
+        Route::delete("/api/{kind}/{namespace}/{name}/tag/{revision}", Write, refs::delete_tag)
+            .says("Delete a tag")
+            .responses(200, "deleted", json())
+            .fails(&[404]),
+        Route::get("/api/{kind}/{namespace}/{name}/commits/{revision}", Read, refs::history)
+            .says("List the commits of a revision, the newest first")
+            .responses(200, "a page", json())
+            .fails(&[404]),
+        Route::get("/api/{kind}/{namespace}/{name}/xet-read-token/{revision}", Read, tokens::read)
+            .audited()
+            .says("A token for Xet downloads of the repository")
+            .responses(200, "the token", json())
+            .fails(&[404]),
+        Route::get("/api/{kind}/{namespace}/{name}/xet-write-token/{revision}", Write, tokens::write)
+            .audited()
+            .says("A token for Xet uploads to the repository")
+            .responses(200, "the token", json())
+            .fails(&[404]),
+        Route::post("/api/{kind}/{namespace}/{name}/preupload/{revision}", Write, commits::preupload)
+            .costs(Light)
+            .says("Which files to upload by Xet, and which in the commit")
+            .takes(json())
+            .responses(200, "a mode for each file", json())
+            .fails(&[404]),
+        Route::post("/api/{kind}/{namespace}/{name}/commit/{revision}", Write, commits::commit)
+            .costs(Upload)
+            .says("Commit changes to a branch")
+            .takes(Content::bytes("application/x-ndjson"))
+            .responses(200, "the commit", json())
+            .fails(&[404, 409, 412]),
+    ]
+}
+
+fn for_files() -> Vec<Route> {
+    const TREE: &str = "/api/{kind}/{namespace}/{name}/tree/{revision}";
+    // The routes of models have no prefix.
+    const RESOLVE: &str = "/{namespace}/{name}/resolve/{revision}/{*path}";
+    const RESOLVE_DATASET: &str = "/datasets/{namespace}/{name}/resolve/{revision}/{*path}";
+    const RESOLVE_SPACE: &str = "/spaces/{namespace}/{name}/resolve/{revision}/{*path}";
+    const BATCH: &str = "/{namespace}/{name}/info/lfs/objects/batch";
+    const BATCH_DATASET: &str = "/datasets/{namespace}/{name}/info/lfs/objects/batch";
+    const BATCH_SPACE: &str = "/spaces/{namespace}/{name}/info/lfs/objects/batch";
+    vec![
+        Route::get(TREE, Read, lists::tree)
+            .also(&["/api/{kind}/{namespace}/{name}/tree/{revision}/{*path}"])
+            .says("List files and directories")
+            .query("recursive", "true: also below the directories")
+            .query("limit", "entries on a page, 1000 at most")
+            .query("cursor", "from the Link header of the page before")
+            .responses(200, "a page", json())
+            .fails(&[404]),
+        Route::post("/api/{kind}/{namespace}/{name}/paths-info/{revision}", Read, lists::paths_info)
+            .costs(Light)
+            .says("Describe files and directories by their paths")
+            .takes(json())
+            .responses(200, "those that exist", json())
+            .fails(&[404]),
+        Route::get(RESOLVE, Read, files::resolve)
+            .also(&[RESOLVE_DATASET, RESOLVE_SPACE])
+            .costs(Light)
+            .says("The bytes of a file of a revision")
+            .header("range", "bytes of the file, as in RFC 9110")
+            .responses(200, "the file", Content::bytes("application/octet-stream"))
+            .responses(206, "the bytes of the Range header", Content::bytes("application/octet-stream"))
+            .responses(304, "not modified (If-None-Match)", None)
+            .fails(&[404, 412, 416]),
+        Route::post(BATCH, Write, lfs::batch)
+            .also(&[BATCH_DATASET, BATCH_SPACE])
+            .costs(Light)
+            .says("Git LFS batch: tells older clients to upload by Xet")
+            .takes(json())
+            .responses(200, "an entry for each object", json())
+            .fails(&[404]),
+    ]
+}

@@ -1,0 +1,124 @@
+//! Refusals of the Hub.
+//!
+//! Its clients find out by the header `X-Error-Code` what was not found, and print the field
+//! `error`, or for a HEAD the header `X-Error-Message`.
+
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
+
+use crate::git::ObjectId;
+use crate::http::error::{Code, Problem, internal};
+use crate::service::{HubError, HubNameError, StoreError};
+
+pub(super) const X_REPO_COMMIT: HeaderName = HeaderName::from_static("x-repo-commit");
+const X_ERROR_CODE: HeaderName = HeaderName::from_static("x-error-code");
+const X_ERROR_MESSAGE: HeaderName = HeaderName::from_static("x-error-message");
+
+/// A refusal. Boxed, because it is the `Err` of many functions.
+#[derive(Debug)]
+pub(super) struct HubProblem(Box<Refusal>);
+
+#[derive(Debug)]
+struct Refusal {
+    problem: Problem,
+    /// What was not found, as the clients name it.
+    code: Option<&'static str>,
+    /// The commit that does not have the path. Clients remember that it has not.
+    commit: Option<ObjectId>,
+}
+
+impl HubProblem {
+    pub(super) fn invalid(detail: impl Into<String>) -> Self {
+        Problem::new(Code::InvalidRequest, detail).into()
+    }
+
+    fn missing(code: &'static str, detail: impl Into<String>) -> Self {
+        let problem = Problem::new(Code::NotFound, detail);
+        Self(Box::new(Refusal { problem, code: Some(code), commit: None }))
+    }
+
+    pub(super) fn no_repo() -> Self {
+        Self::missing("RepoNotFound", "Repository not found.")
+    }
+}
+
+impl From<Problem> for HubProblem {
+    fn from(problem: Problem) -> Self {
+        Self(Box::new(Refusal { problem, code: None, commit: None }))
+    }
+}
+
+impl From<HubNameError> for HubProblem {
+    fn from(error: HubNameError) -> Self {
+        Self::invalid(format!("Invalid repository name: {error}."))
+    }
+}
+
+impl From<StoreError> for HubProblem {
+    fn from(error: StoreError) -> Self {
+        Problem::from(error).into()
+    }
+}
+
+impl From<HubError> for HubProblem {
+    fn from(error: HubError) -> Self {
+        match error {
+            HubError::NoRepo => Self::no_repo(),
+            HubError::NoRevision { revision } => {
+                Self::missing("RevisionNotFound", format!("Invalid rev id: {revision}."))
+            }
+            // Clients look for the words "A file with this name doesn't exist".
+            HubError::NoEntry { path, commit } => {
+                let detail = format!("A file with this name doesn't exist: {path}.");
+                let mut missing = Self::missing("EntryNotFound", detail);
+                missing.0.commit = Some(commit);
+                missing
+            }
+            HubError::ReadOnly => {
+                Problem::new(Code::Forbidden, "The token does not permit writing to this repository.").into()
+            }
+            HubError::Exists { what } => Problem::new(Code::Conflict, format!("{what} exists already.")).into(),
+            HubError::Stale { head } => {
+                let detail = format!("A commit has happened since: the branch is at {head}. Fetch it and try again.");
+                Problem::new(Code::PreconditionFailed, detail).into()
+            }
+            HubError::Moving => {
+                let detail = "Other commits moved the branch meanwhile; retry after the delay in Retry-After.";
+                Problem::new(Code::Conflict, detail).retry_soon().into()
+            }
+            HubError::Invalid(detail) => Self::invalid(detail),
+            HubError::Object(error) => Self::invalid(format!("Refused: {error}.")),
+            HubError::Upload(error) => Problem::from(error).into(),
+            HubError::Register(error) => Problem::from(error).into(),
+            HubError::Read(error) => Problem::from(error).into(),
+            HubError::Inconsistent { .. } => internal(&error).into(),
+            HubError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl IntoResponse for HubProblem {
+    fn into_response(self) -> Response {
+        let Refusal { problem, code, commit } = *self.0;
+        let detail = problem.detail().to_owned();
+        // Header values are ASCII; the details name paths, which may have other characters.
+        let ascii: String = detail.chars().map(|c| if matches!(c, ' '..='~') { c } else { '?' }).collect();
+        let mut response = problem.with("error", detail).into_response();
+        let headers = response.headers_mut();
+        if let Ok(message) = HeaderValue::from_str(&ascii) {
+            headers.insert(X_ERROR_MESSAGE, message);
+        }
+        if let Some(code) = code {
+            headers.insert(X_ERROR_CODE, HeaderValue::from_static(code));
+        }
+        if let Some(commit) = commit {
+            headers.insert(X_REPO_COMMIT, id_value(commit));
+        }
+        response
+    }
+}
+
+/// An id as the value of a header.
+pub(super) fn id_value(id: ObjectId) -> HeaderValue {
+    HeaderValue::from_str(&id.to_string()).expect("hex digits are valid in a header")
+}

@@ -1,0 +1,237 @@
+//! Repositories: who the caller is, creation, lists, descriptions.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::LINK;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::MAX_BODY_LEN;
+use super::problem::HubProblem;
+use super::target::{Kind, Pairs, Target};
+use super::wire::{self, CreateJson};
+use crate::http::AppState;
+use crate::http::auth::Caller;
+use crate::http::body::PacedBody;
+use crate::http::error::Problem;
+use crate::http::origin::BaseUrl;
+use crate::service::access::Scope::{Read, Write};
+use crate::service::access::{Claims, RepoScope, Scope};
+use crate::service::{Depth, HubError, HubName, HubRepo, RepoKind};
+
+/// Maximum number of files in the description of a repository. Clients of version 0.30 download
+/// exactly these; newer ones list the files instead if there are more than 50 000.
+const MAX_SIBLING_COUNT: usize = 50_001;
+
+/// Repositories on a page.
+const PAGE_COUNT: usize = 1000;
+
+/// Rows that are read at once for a page, and how often. A search that finds nothing in them ends
+/// its page, and the client asks for the next one.
+const ROW_COUNT: u32 = 1000;
+const MAX_ROW_PAGE_COUNT: usize = 10;
+
+/// `GET /api/whoami-v2`.
+pub(super) async fn whoami(Caller(claims): Caller) -> Json<Value> {
+    let role = if claims.allow(Write) { "write" } else { "read" };
+    let name = name_of(&claims);
+    Json(json!({
+        "type": "user",
+        "name": name,
+        "fullname": name,
+        "orgs": [],
+        "auth": { "type": "access_token", "accessToken": { "displayName": name, "role": role } },
+    }))
+}
+
+/// The namespace of a caller: the subject of its token, else that of the repository of its token.
+fn name_of(claims: &Claims) -> String {
+    let namespace = match &claims.repo {
+        RepoScope::One(repo) => repo.as_str().split('/').nth(1).map(str::to_owned),
+        RepoScope::All => None,
+    };
+    let subject = claims.subject.as_ref().map(|subject| subject.as_str().to_owned());
+    subject.or(namespace).unwrap_or_else(|| "anonymous".to_owned())
+}
+
+/// `GET /api/agent-harnesses`: newer clients ask until they get a list.
+pub(super) async fn agent_harnesses() -> Json<Value> {
+    Json(json!({ "standardEnvVars": [], "harnesses": {} }))
+}
+
+/// `HEAD /api/telemetry/…`.
+pub(super) async fn telemetry() -> StatusCode {
+    StatusCode::OK
+}
+
+/// `POST /api/validate-yaml`. This server does not read cards, so it refuses none.
+pub(super) async fn validate(_: Caller) -> Json<Value> {
+    Json(json!({ "errors": [], "warnings": [] }))
+}
+
+/// `POST /api/repos/create`.
+pub(super) async fn create(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    BaseUrl(base): BaseUrl,
+    body: Body,
+) -> Result<Response, HubProblem> {
+    let request: CreateJson = parse(&state, body).await?;
+    let kind = wire::parse_kind(request.kind.as_deref());
+    let kind = kind.ok_or_else(|| HubProblem::invalid("The type must be model, dataset or space."))?;
+    // Some clients send the whole id as the name.
+    let (namespace, name) = match (request.organization, request.name.split_once('/')) {
+        (Some(organization), _) => (organization, request.name),
+        (None, Some((namespace, name))) => (namespace.to_owned(), name.to_owned()),
+        (None, None) => (name_of(&claims), request.name),
+    };
+    let name = HubName::new(kind, &namespace, &name)?;
+    let is_private = request.private.unwrap_or(request.visibility.as_deref() != Some("public"));
+    let created = state.server.create_hub_repo(&claims, &name, is_private).await;
+    let id = format!("{}/{}", name.namespace(), name.name());
+    let described = json!({ "url": url(&base, kind, &id), "name": id, "id": id });
+    match created {
+        Ok(()) => Ok(Json(described).into_response()),
+        // With the body of a success: clients that may find the repository there go on.
+        Err(HubError::Exists { .. }) => {
+            let mut body = described;
+            if let Some(fields) = body.as_object_mut() {
+                fields.insert("error".to_owned(), json!(format!("{id} exists already.")));
+            }
+            Ok((StatusCode::CONFLICT, Json(body)).into_response())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The page of a repository, from which clients parse its id.
+pub(super) fn url(base: &str, kind: RepoKind, id: &str) -> String {
+    match kind {
+        RepoKind::Model => format!("{base}/{id}"),
+        RepoKind::Dataset | RepoKind::Space => format!("{base}/{}/{id}", kind.plural()),
+    }
+}
+
+/// `GET /api/{kind}`.
+pub(super) async fn list(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    BaseUrl(base): BaseUrl,
+    Kind(kind): Kind,
+    pairs: Pairs,
+) -> Result<Response, HubProblem> {
+    let limit = pairs.limit(PAGE_COUNT)?;
+    let before = pairs.get("cursor").map(str::parse).transpose();
+    let mut before: Option<i64> = before.map_err(|_| HubProblem::invalid("The parameter cursor is invalid."))?;
+    let is_wanted = |repo: &HubRepo| {
+        let id = wire::repo_id(repo).to_lowercase();
+        let has = |text: &str| id.contains(&text.to_lowercase());
+        pairs.all("search").all(has)
+            && pairs.get("author").is_none_or(|author| author.eq_ignore_ascii_case(&repo.namespace))
+    };
+    let mut found: Vec<HubRepo> = Vec::new();
+    let mut next = None;
+    for _ in 0..MAX_ROW_PAGE_COUNT {
+        let (repos, after) = state.server.list_hub_repos(&claims, kind, before, ROW_COUNT).await?;
+        let mut wanted = repos.into_iter().filter(is_wanted);
+        found.extend(wanted.by_ref().take(limit - found.len()));
+        // More of this page than the response has: the next one begins after its last entry.
+        let is_full = wanted.next().is_some();
+        next = if is_full { found.last().map(|last| last.id) } else { after };
+        if is_full || next.is_none() || found.len() == limit {
+            break;
+        }
+        before = next;
+    }
+    let body: Vec<Value> = found.iter().map(wire::repo).collect();
+    let mut response = Json(body).into_response();
+    if let Some(next) = next {
+        let rest = pairs.all_but("cursor");
+        link(&mut response, &format!("{base}/api/{}?{rest}cursor={next}", kind.plural()));
+    }
+    Ok(response)
+}
+
+/// Names the next page.
+pub(super) fn link(response: &mut Response, url: &str) {
+    if let Ok(value) = HeaderValue::from_str(&format!("<{url}>; rel=\"next\"")) {
+        response.headers_mut().insert(LINK, value);
+    }
+}
+
+/// `GET /api/{kind}/{id}` and `…/revision/{revision}`.
+pub(super) async fn info(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    target: Target,
+    pairs: Pairs,
+) -> Result<Json<Value>, HubProblem> {
+    let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
+    let commit = state.server.find_revision(&open, &target.revision).await?;
+    let page = state.server.list_hub_files(&open, &commit, "", Depth::Files, (None, MAX_SIBLING_COUNT)).await?;
+    let has_blobs = pairs.is_set("blobs");
+    let siblings = page.entries.iter().filter_map(|entry| {
+        let blob = entry.blob.as_ref()?;
+        let mut sibling = json!({ "rfilename": entry.path });
+        if let Some(fields) = sibling.as_object_mut().filter(|_| has_blobs) {
+            fields.insert("size".to_owned(), json!(blob.len));
+            fields.insert("blobId".to_owned(), json!(blob.id.to_string()));
+            fields.extend(wire::lfs(blob).map(|large| ("lfs".to_owned(), large)));
+        }
+        Some(sibling)
+    });
+    let siblings: Vec<Value> = siblings.collect();
+    let mut body = wire::repo(&open.repo);
+    if let Some(fields) = body.as_object_mut() {
+        fields.insert("sha".to_owned(), json!(commit.id.to_string()));
+        fields.insert("siblings".to_owned(), json!(siblings));
+    }
+    Ok(Json(body))
+}
+
+/// `GET …/auth-check`.
+pub(super) async fn check(state: State<AppState>, caller: Caller, target: Target) -> Result<Json<Value>, HubProblem> {
+    check_for(state, caller, &target, Read).await
+}
+
+/// `GET …/auth-check/write`.
+pub(super) async fn check_write(
+    state: State<AppState>,
+    caller: Caller,
+    target: Target,
+) -> Result<Json<Value>, HubProblem> {
+    check_for(state, caller, &target, Write).await
+}
+
+async fn check_for(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    target: &Target,
+    needed: Scope,
+) -> Result<Json<Value>, HubProblem> {
+    state.server.open_hub_repo(&claims, &target.name, needed).await?;
+    Ok(Json(json!({})))
+}
+
+/// Like [`parse`]; an empty body is the default.
+pub(super) async fn parse_or_default<T: DeserializeOwned + Default>(
+    state: &AppState,
+    body: Body,
+) -> Result<T, HubProblem> {
+    let bytes = PacedBody::new(body, state).collect(MAX_BODY_LEN).await.map_err(Problem::from)?;
+    if bytes.is_empty() { Ok(T::default()) } else { of_json(&bytes) }
+}
+
+fn of_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, HubProblem> {
+    let expected = |error| HubProblem::invalid(format!("The body is not the expected JSON: {error}."));
+    serde_json::from_slice(bytes).map_err(expected)
+}
+
+/// Receives a JSON body of at most [`MAX_BODY_LEN`] bytes.
+pub(super) async fn parse<T: DeserializeOwned>(state: &AppState, body: Body) -> Result<T, HubProblem> {
+    let bytes = PacedBody::new(body, state).collect(MAX_BODY_LEN).await.map_err(Problem::from)?;
+    of_json(&bytes)
+}

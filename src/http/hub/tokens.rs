@@ -1,0 +1,85 @@
+//! Tokens with which Xet clients read or write the files of a repository.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::problem::HubProblem;
+use super::target::Target;
+use crate::http::AppState;
+use crate::http::audit::AuditContext;
+use crate::http::auth::{Auth, Caller};
+use crate::http::origin::BaseUrl;
+use crate::service::HubError;
+use crate::service::access::Scope::{Read, Write};
+use crate::service::access::{Claims, Scope, Token};
+
+const X_XET_CAS_URL: HeaderName = HeaderName::from_static("x-xet-cas-url");
+const X_XET_ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-xet-access-token");
+const X_XET_TOKEN_EXPIRATION: HeaderName = HeaderName::from_static("x-xet-token-expiration");
+
+/// How long a token is valid, in seconds. Clients get the next one 30 to 60 s before.
+const TOKEN_SECS: u64 = 3600;
+
+/// `GET …/xet-read-token/{revision}`.
+pub(super) async fn read(
+    state: State<AppState>,
+    caller: Caller,
+    base: BaseUrl,
+    target: Target,
+    context: AuditContext,
+) -> Result<Response, HubProblem> {
+    token(state, caller, base, target, context, Read).await
+}
+
+/// `GET …/xet-write-token/{revision}`.
+pub(super) async fn write(
+    state: State<AppState>,
+    caller: Caller,
+    base: BaseUrl,
+    target: Target,
+    context: AuditContext,
+) -> Result<Response, HubProblem> {
+    token(state, caller, base, target, context, Write).await
+}
+
+/// The token is in the body and in headers: some clients read the body and others the headers.
+async fn token(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    BaseUrl(base): BaseUrl,
+    target: Target,
+    context: AuditContext,
+    scope: Scope,
+) -> Result<Response, HubProblem> {
+    let open = state.server.open_hub_repo(&claims, &target.name, scope).await?;
+    match state.server.find_revision(&open, &target.revision).await {
+        Ok(_) => {}
+        // A client that is about to create a branch or a pull request names no revision.
+        Err(HubError::NoRevision { .. }) if scope == Write && target.revision == "None" => {}
+        Err(error) => return Err(error.into()),
+    }
+    let now = state.shared.clock.now().as_secs();
+    let (text, exp) = match state.shared.auth {
+        // The server takes any token then.
+        Auth::Off => ("none".to_owned(), now.saturating_add(TOKEN_SECS)),
+        Auth::Tokens => {
+            // Not longer than the token of the caller.
+            let exp = now.saturating_add(TOKEN_SECS).min(open.claims().expires_unix_secs);
+            let claims = Claims { scope, issued_unix_secs: now, expires_unix_secs: exp, ..open.claims().clone() };
+            let token = Token::new(claims, rand::random());
+            context.set_token(&token);
+            (token.issue(&state.shared.keys.current()).expose().to_owned(), exp)
+        }
+    };
+    let fields = [
+        (X_XET_CAS_URL, HeaderValue::from_str(&base)),
+        (X_XET_ACCESS_TOKEN, HeaderValue::from_str(&text)),
+        (X_XET_TOKEN_EXPIRATION, HeaderValue::from_str(&exp.to_string())),
+    ];
+    let mut response = Json(json!({ "casUrl": base, "exp": exp, "accessToken": text })).into_response();
+    response.headers_mut().extend(fields.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))));
+    Ok(response)
+}

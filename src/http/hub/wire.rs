@@ -1,0 +1,216 @@
+//! The JSON of the Hub, as its clients write and read it.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::runtime::clock::Timestamp;
+use crate::service::{HubBlob, HubCommit, HubEntry, HubRepo, RepoKind};
+
+/// Body of `POST /api/repos/create`.
+#[derive(Debug, Deserialize)]
+pub(super) struct CreateJson {
+    pub(super) name: String,
+    pub(super) organization: Option<String>,
+    #[serde(rename = "type")]
+    pub(super) kind: Option<String>,
+    pub(super) private: Option<bool>,
+    pub(super) visibility: Option<String>,
+}
+
+/// Body of `POST …/preupload/{revision}`.
+#[derive(Debug, Deserialize)]
+pub(super) struct PreuploadJson {
+    pub(super) files: Vec<PreuploadFileJson>,
+}
+
+/// A file that a client is about to upload.
+#[derive(Debug, Deserialize)]
+pub(super) struct PreuploadFileJson {
+    pub(super) path: String,
+    pub(super) size: u64,
+    /// The first bytes of the file, in base64.
+    #[serde(default)]
+    pub(super) sample: String,
+}
+
+/// What the client is to do with the file.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct UploadModeJson {
+    pub(super) path: String,
+    pub(super) upload_mode: &'static str,
+    pub(super) should_ignore: bool,
+    /// The sha256 of the large file, or the blob id of the regular file, that is at the path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) oid: Option<String>,
+}
+
+/// A line of the body of `POST …/commit/{revision}`.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "key", content = "value", rename_all = "camelCase")]
+pub(super) enum LineJson {
+    Header(HeaderJson),
+    File(FileJson),
+    LfsFile(LfsFileJson),
+    CopyFile(CopyFileJson),
+    DeletedFile(PathJson),
+    DeletedFolder(PathJson),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct HeaderJson {
+    pub(super) summary: String,
+    #[serde(default)]
+    pub(super) description: String,
+    pub(super) parent_commit: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct FileJson {
+    pub(super) path: String,
+    pub(super) content: String,
+    #[serde(default)]
+    pub(super) encoding: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct LfsFileJson {
+    pub(super) path: String,
+    #[serde(default)]
+    pub(super) algo: Option<String>,
+    pub(super) oid: String,
+    pub(super) size: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CopyFileJson {
+    pub(super) path: String,
+    pub(super) src_path: String,
+    pub(super) src_revision: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct PathJson {
+    pub(super) path: String,
+}
+
+/// Body of `POST …/branch/{name}` and `POST …/tag/{revision}`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RefJson {
+    pub(super) starting_point: Option<String>,
+    pub(super) tag: Option<String>,
+}
+
+/// Body of `POST …/paths-info/{revision}`.
+#[derive(Debug, Deserialize)]
+pub(super) struct PathsJson {
+    pub(super) paths: Vec<String>,
+}
+
+/// Body of a Git LFS batch.
+#[derive(Debug, Deserialize)]
+pub(super) struct BatchJson {
+    #[serde(default)]
+    pub(super) transfers: Vec<String>,
+    pub(super) objects: Vec<LfsObjectJson>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct LfsObjectJson {
+    pub(super) oid: String,
+    pub(super) size: u64,
+}
+
+/// The plural of a kind is in paths, and this in bodies.
+pub(super) fn parse_kind(text: Option<&str>) -> Option<RepoKind> {
+    match text {
+        None | Some("model") => Some(RepoKind::Model),
+        Some("dataset") => Some(RepoKind::Dataset),
+        Some("space") => Some(RepoKind::Space),
+        Some(_) => None,
+    }
+}
+
+/// `namespace/name`.
+pub(super) fn repo_id(repo: &HubRepo) -> String {
+    format!("{}/{}", repo.namespace, repo.name)
+}
+
+/// A time as in RFC 3339, with milliseconds.
+pub(super) fn date(at: Timestamp) -> String {
+    // After the year 9999 there is no such text.
+    const LAST: Duration = Duration::from_secs(253_402_300_799);
+    let since = Duration::from_millis(at.as_millis()).min(LAST);
+    humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
+}
+
+/// The description of a repository, without its files.
+pub(super) fn repo(repo: &HubRepo) -> Value {
+    json!({
+        "id": repo_id(repo),
+        "modelId": repo_id(repo),
+        "author": repo.namespace,
+        "private": repo.is_private,
+        "gated": false,
+        "disabled": false,
+        "downloads": 0,
+        "likes": 0,
+        "tags": [],
+        // Clients of version 0.30 upload by Xet only then.
+        "xetEnabled": true,
+        "createdAt": date(repo.created),
+        "lastModified": date(repo.updated),
+    })
+}
+
+/// An entry of a list of files.
+pub(super) fn entry(entry: &HubEntry, is_expanded: bool) -> Value {
+    let Some(blob) = &entry.blob else {
+        let mut value = json!({ "type": "directory", "path": entry.path, "oid": entry.id.to_string(), "size": 0 });
+        expand(&mut value, is_expanded);
+        return value;
+    };
+    let mut value = json!({ "type": "file", "path": entry.path, "oid": entry.id.to_string(), "size": blob.len });
+    if let (Some(large), Some(fields)) = (lfs(blob), value.as_object_mut()) {
+        fields.insert("lfs".to_owned(), large);
+        fields.insert("xetHash".to_owned(), json!(blob.file.to_string()));
+    }
+    expand(&mut value, is_expanded);
+    value
+}
+
+/// Adds the fields of an expanded list. The last commit of each path is not looked up.
+fn expand(value: &mut Value, is_expanded: bool) {
+    if let Some(fields) = value.as_object_mut().filter(|_| is_expanded) {
+        fields.insert("lastCommit".to_owned(), Value::Null);
+    }
+}
+
+/// The description of a large file; `None` for a regular one.
+pub(super) fn lfs(blob: &HubBlob) -> Option<Value> {
+    let sha256 = blob.sha256?;
+    let pointer = crate::git::Pointer { sha256: *sha256.as_digest(), len: blob.len };
+    Some(json!({
+        "oid": sha256.to_string(),
+        "sha256": sha256.to_string(),
+        "size": blob.len,
+        "pointerSize": pointer.to_text().len(),
+    }))
+}
+
+/// A commit of a history.
+pub(super) fn commit(commit: &HubCommit) -> Value {
+    let (title, rest) = commit.message.split_once('\n').unwrap_or((&commit.message, ""));
+    json!({
+        "id": commit.id.to_string(),
+        "title": title,
+        "message": rest.trim_start_matches('\n'),
+        "authors": [{ "user": commit.author }],
+        "date": date(commit.at),
+    })
+}

@@ -1,0 +1,180 @@
+//! Changes to the directories of a commit.
+//!
+//! Only the directories that a change touches are loaded, each once. The others keep their ids.
+
+use std::collections::BTreeMap;
+
+use super::{HubError, OpenRepo};
+use crate::git::{Entry, EntryKind, ObjectId, RepoPath, Tree};
+use crate::index::HubTree;
+use crate::service::Store;
+
+/// Maximum number of entries of a directory. One of 100 000 entries has 4 MB, which every commit
+/// that touches it writes again.
+const MAX_ENTRY_COUNT: usize = 100_000;
+
+/// Maximum number of directories that a commit touches. A path of 1 KiB can name 500 new ones, so
+/// the number of changes does not bound them.
+const MAX_DIRECTORY_COUNT: usize = 25_000;
+
+/// The directories of a commit while they are changed.
+pub(super) struct Editing<'a> {
+    store: &'a Store,
+    open: &'a OpenRepo,
+    root: Directory,
+    /// Directories that may still be loaded.
+    left: usize,
+}
+
+/// A directory that was loaded.
+#[derive(Debug, Default)]
+struct Directory {
+    tree: Tree,
+    /// Directories below it that were loaded, too. Their entries in `tree` may be outdated.
+    loaded: BTreeMap<String, Self>,
+    has_changed: bool,
+}
+
+impl<'a> Editing<'a> {
+    /// Begins with this root directory.
+    pub(super) async fn begin(store: &'a Store, open: &'a OpenRepo, root: ObjectId) -> Result<Self, HubError> {
+        let root = Directory::of(Tree::clone(&*store.tree(open, root).await?));
+        Ok(Self { store, open, root, left: MAX_DIRECTORY_COUNT })
+    }
+
+    /// Puts a file at a path, in place of the file that is there. Makes directories on the way.
+    pub(super) async fn put(&mut self, path: &RepoPath, entry: Entry) -> Result<(), HubError> {
+        let (directories, last) = path.split();
+        let directory = self.enter(&directories, true).await?;
+        let directory = directory.ok_or_else(|| HubError::Invalid(format!("A directory of {path} is a file.")))?;
+        directory.prune(last);
+        if directory.tree.get(last).is_some_and(|before| before.kind == EntryKind::Directory) {
+            return Err(HubError::Invalid(format!("{path} is a directory; delete it first.")));
+        }
+        if directory.tree.get(last).is_none() {
+            directory.check_count()?;
+        }
+        if directory.tree.get(last) != Some(entry) {
+            directory.tree.insert(last, entry);
+            directory.has_changed = true;
+        }
+        Ok(())
+    }
+
+    /// Removes a file, or a directory with everything below it. `false` if there is none.
+    pub(super) async fn remove(&mut self, path: &RepoPath, is_directory: bool) -> Result<bool, HubError> {
+        let (directories, last) = path.split();
+        let Some(directory) = self.enter(&directories, false).await? else { return Ok(false) };
+        directory.prune(last);
+        let is_same = |entry: Entry| (entry.kind == EntryKind::Directory) == is_directory;
+        if !directory.tree.get(last).is_some_and(is_same) {
+            return Ok(false);
+        }
+        directory.tree.remove(last);
+        directory.loaded.remove(last);
+        directory.has_changed = true;
+        Ok(true)
+    }
+
+    /// The id of the root directory, and the directories that have changed.
+    pub(super) async fn finish(self) -> Result<(ObjectId, Vec<HubTree>), HubError> {
+        let Self { store, open, root, .. } = self;
+        store.pool.run_for(open.claims.tenant(), move || root.write_all()).await
+    }
+
+    /// The directory with these names, loaded. `None` if there is none and `creates` is not set, or
+    /// if one of the names is a file.
+    async fn enter(&mut self, names: &[&str], creates: bool) -> Result<Option<&mut Directory>, HubError> {
+        let Self { store, open, root, left } = self;
+        let mut at = root;
+        for name in names {
+            if !at.loaded.contains_key(*name) {
+                let loaded = match at.tree.get(name) {
+                    Some(entry) if entry.kind == EntryKind::Directory => {
+                        Directory::of(Tree::clone(&*store.tree(open, entry.id).await?))
+                    }
+                    None if creates => {
+                        at.check_count()?;
+                        // The id is known when the directory is written.
+                        let id = ObjectId::from_bytes([0; 20]);
+                        at.tree.insert(name, Entry { kind: EntryKind::Directory, id });
+                        Directory { has_changed: true, ..Directory::default() }
+                    }
+                    Some(_) | None => return Ok(None),
+                };
+                *left = left.checked_sub(1).ok_or_else(too_many)?;
+                at.loaded.insert((*name).to_owned(), loaded);
+            }
+            let Some(next) = at.loaded.get_mut(*name) else { return Ok(None) };
+            at = next;
+        }
+        Ok(Some(at))
+    }
+}
+
+fn too_many() -> HubError {
+    HubError::Invalid(format!("A commit changes files in at most {MAX_DIRECTORY_COUNT} directories."))
+}
+
+impl Directory {
+    fn of(tree: Tree) -> Self {
+        Self { tree, ..Self::default() }
+    }
+
+    /// Refuses one more entry if there are too many.
+    fn check_count(&self) -> Result<(), HubError> {
+        if self.tree.count() < MAX_ENTRY_COUNT {
+            return Ok(());
+        }
+        Err(HubError::Invalid(format!("A directory has at most {MAX_ENTRY_COUNT} entries.")))
+    }
+
+    /// Removes the directory with this name if nothing is left below it: in git it does not exist.
+    fn prune(&mut self, name: &str) {
+        if self.loaded.get(name).is_some_and(Self::is_void) {
+            self.tree.remove(name);
+            self.loaded.remove(name);
+            self.has_changed = true;
+        }
+    }
+
+    /// Whether there is no file at any level below.
+    fn is_void(&self) -> bool {
+        let is_void = |name: &str| self.loaded.get(name).is_some_and(Self::is_void);
+        self.tree.entries().all(|(name, entry)| entry.kind == EntryKind::Directory && is_void(name))
+    }
+
+    /// Writes the root directory and those below it. Blocks.
+    fn write_all(mut self) -> Result<(ObjectId, Vec<HubTree>), HubError> {
+        let mut written = Vec::new();
+        if let Some(id) = self.write(&mut written)? {
+            return Ok((id, written));
+        }
+        // No files are left: git has an object for the empty root, too.
+        let (id, entries) = Tree::default().to_object()?;
+        written.push(HubTree { id, entries });
+        Ok((id, written))
+    }
+
+    /// Writes the directories below, then this one. `None` if it is empty: git has no empty
+    /// directories.
+    fn write(&mut self, written: &mut Vec<HubTree>) -> Result<Option<ObjectId>, HubError> {
+        for (name, below) in &mut self.loaded {
+            let before = self.tree.get(name).map(|entry| entry.id);
+            let now = below.write(written)?;
+            match now {
+                Some(id) => self.tree.insert(name, Entry { kind: EntryKind::Directory, id }),
+                None => drop(self.tree.remove(name)),
+            }
+            self.has_changed |= before != now;
+        }
+        if self.tree.is_empty() {
+            return Ok(None);
+        }
+        let (id, entries) = self.tree.to_object()?;
+        if self.has_changed {
+            written.push(HubTree { id, entries });
+        }
+        Ok(Some(id))
+    }
+}

@@ -1,0 +1,275 @@
+//! Hub repositories: names, revisions, commits, and the files of a revision.
+//!
+//! The contents of every file are a Xet file, also of small ones. A commit names only files that
+//! the repository may read. The order of a commit is: contents durable and registered, then the
+//! rows of directories and files, then one transaction with the commit and its branch. So after a
+//! crash at any step the branch is where it was, or where the commit has put it, and every file of
+//! it can be read.
+//!
+//! What it does not do yet: repositories are not in the registration log, so that `zorb index
+//! rebuild` and `zorb backup` do not have them. Files that no commit needs any more are kept.
+
+mod commit;
+mod edit;
+mod ingest;
+mod list;
+mod name;
+mod refs;
+
+use std::sync::Arc;
+
+use moka::sync::Cache;
+use thiserror::Error;
+
+pub(super) use self::commit::BranchLocks;
+pub(crate) use self::commit::MAX_CHANGE_COUNT;
+pub use self::commit::{Change, CommitRequest, Committed};
+pub use self::list::{Depth, HubEntry, HubPage};
+pub use self::name::{HubName, HubNameError};
+use super::access::{Claims, RepoScope, Scope};
+use super::error::{ReadError, RegisterError, StoreError, UploadError};
+use super::file_bytes::RegisteredFile;
+use super::{Server, Store};
+use crate::git::{Entry, EntryKind, ObjectError, ObjectId, RepoPath, Tree};
+use crate::index::{HubBlob, HubCommit, HubRepo};
+
+/// A Hub repository, as it is open for one caller.
+#[derive(Clone, Debug)]
+pub struct OpenRepo {
+    /// Its row.
+    pub repo: HubRepo,
+    /// The claims under which its files are registered.
+    claims: Claims,
+    /// The claims of the caller, under which its files are read. With claims for all repositories
+    /// the caller may read what was uploaded while the server had no authentication.
+    caller: Claims,
+}
+
+/// A file of a revision.
+#[derive(Clone, Debug)]
+pub struct HubFile {
+    /// Its blob.
+    pub blob: HubBlob,
+    /// Its contents.
+    pub file: RegisteredFile,
+}
+
+/// Directories in memory, by repository and id. What an id names never changes.
+pub(super) type Trees = Cache<(i64, ObjectId), Arc<Tree>>;
+
+/// Bytes of directories in memory: 300 of 1000 entries each.
+const TREE_CACHE_LEN: u64 = 32 << 20;
+
+/// An empty cache.
+pub(super) fn tree_cache() -> Trees {
+    Cache::builder().weigher(|_, tree: &Arc<Tree>| tree.weight()).max_capacity(TREE_CACHE_LEN).build()
+}
+
+/// Why a request to a Hub repository failed. Nothing of it is visible then, except after
+/// [`Store`](Self::Store): a transaction may be committed although it reports an error.
+#[derive(Debug, Error)]
+pub enum HubError {
+    /// The repository does not exist, or the caller may not see it.
+    #[error("repository not found")]
+    NoRepo,
+    /// No branch, tag or commit has this name.
+    #[error("revision {revision} not found")]
+    NoRevision {
+        /// The name.
+        revision: String,
+    },
+    /// The revision has no such file.
+    #[error("{path} is not a file of the revision")]
+    NoEntry {
+        /// The path.
+        path: String,
+        /// The commit of the revision.
+        commit: ObjectId,
+    },
+    /// The caller may read, but not write.
+    #[error("the token does not permit writing")]
+    ReadOnly,
+    /// The repository, branch or tag exists already.
+    #[error("{what} exists already")]
+    Exists {
+        /// What exists.
+        what: String,
+    },
+    /// `parentCommit` is not the head of the branch.
+    #[error("the branch is at {head}, not at the parent of the commit")]
+    Stale {
+        /// The head.
+        head: ObjectId,
+    },
+    /// Other commits were always faster.
+    #[error("the branch moved too often")]
+    Moving,
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// An object cannot be made.
+    #[error("an object cannot be made")]
+    Object(#[from] ObjectError),
+    /// The contents could not be stored.
+    #[error("the contents could not be stored")]
+    Upload(#[from] UploadError),
+    /// The files could not be registered.
+    #[error("the files could not be registered")]
+    Register(#[from] RegisterError),
+    /// A file could not be read.
+    #[error("a file could not be read")]
+    Read(#[from] ReadError),
+    /// A row that another row names is missing, or cannot be parsed.
+    #[error("{what} of {repo} is missing or damaged")]
+    Inconsistent {
+        /// The storage name of the repository.
+        repo: String,
+        /// What is missing.
+        what: String,
+    },
+    /// The store failed.
+    #[error("the repository could not be read or written")]
+    Store(#[from] StoreError),
+}
+
+impl From<crate::index::IndexError> for HubError {
+    fn from(error: crate::index::IndexError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl Server {
+    /// Opens a repository for reading or writing.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::NoRepo`] also if these claims are for another repository, so that a caller does
+    /// not learn which repositories exist.
+    pub async fn open_hub_repo(&self, claims: &Claims, name: &HubName, needed: Scope) -> Result<OpenRepo, HubError> {
+        let find = self.store.index.find_hub_repo(name.kind(), name.namespace().to_owned(), name.name().to_owned());
+        let repo = find.await?.ok_or(HubError::NoRepo)?;
+        let caller = claims.clone();
+        let claims = acting_claims(claims, &repo.storage_name).ok_or(HubError::NoRepo)?;
+        if !claims.allow(needed) {
+            return Err(HubError::ReadOnly);
+        }
+        Ok(OpenRepo { repo, claims, caller })
+    }
+
+    /// The commit of a revision: a branch, a tag, a full name such as `refs/heads/main`, or the id
+    /// of a commit.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::NoRevision`], or the index does not respond.
+    pub async fn find_revision(&self, open: &OpenRepo, revision: &str) -> Result<HubCommit, HubError> {
+        let (repo, index) = (open.repo.id, &self.store.index);
+        if revision.chars().any(char::is_control) {
+            return Err(HubError::NoRevision { revision: String::new() });
+        }
+        let names = match revision.starts_with("refs/") {
+            true => vec![revision.to_owned()],
+            false => vec![format!("refs/heads/{revision}"), format!("refs/tags/{revision}")],
+        };
+        for name in names {
+            if let Some(target) = index.find_hub_ref(repo, name).await? {
+                let found = index.find_hub_commit(repo, target).await?;
+                return found.ok_or_else(|| open.inconsistent(format!("commit {target}")));
+            }
+        }
+        let found = match revision.parse() {
+            Ok(id) => index.find_hub_commit(repo, id).await?,
+            Err(_) => None,
+        };
+        found.ok_or_else(|| HubError::NoRevision { revision: revision.to_owned() })
+    }
+
+    /// A file of a commit.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::NoEntry`], also for a directory and for contents that are not readable any more.
+    /// Or the index does not respond.
+    pub async fn find_hub_file(&self, open: &OpenRepo, commit: &HubCommit, path: &str) -> Result<HubFile, HubError> {
+        let none = || HubError::NoEntry { path: path.to_owned(), commit: commit.id };
+        let entry = match path.parse() {
+            Ok(path) => self.store.find_entry(open, commit.tree, &path).await?,
+            Err(_) => None,
+        };
+        let entry = entry.filter(|entry| entry.kind != EntryKind::Directory).ok_or_else(none)?;
+        let blob = self.store.blob(open, entry.id).await?;
+        self.readable(open, blob).await?.ok_or_else(none)
+    }
+
+    /// The contents of a blob. `None` if the repository has lost its claim to them, by `DELETE
+    /// /v1/files`, or if their sha256 has turned out to be false.
+    async fn readable(&self, open: &OpenRepo, blob: HubBlob) -> Result<Option<HubFile>, HubError> {
+        let hash = match blob.sha256.filter(|_| blob.len > 0) {
+            Some(sha256) => self.find_sha256(&open.caller, sha256).await?.map(|found| found.file),
+            None => Some(blob.file),
+        };
+        let Some(hash) = hash else { return Ok(None) };
+        let file = self.find_file(&open.caller, hash).await?.filter(|file| file.len == blob.len);
+        Ok(file.map(|file| HubFile { blob, file }))
+    }
+}
+
+impl Store {
+    /// A directory, from memory or from the index.
+    async fn tree(&self, open: &OpenRepo, id: ObjectId) -> Result<Arc<Tree>, HubError> {
+        let key = (open.repo.id, id);
+        if let Some(tree) = self.trees.get(&key) {
+            return Ok(tree);
+        }
+        let damaged = || open.inconsistent(format!("directory {id}"));
+        let bytes = self.index.find_hub_tree(open.repo.id, id).await?.ok_or_else(damaged)?;
+        let parse = move || Tree::parse(&bytes);
+        let tree = self.pool.run_for(open.claims.tenant(), parse).await.map_err(|_| damaged())?;
+        let tree = Arc::new(tree);
+        self.trees.insert(key, Arc::clone(&tree));
+        Ok(tree)
+    }
+
+    /// The entry at a path; `None` if there is none.
+    async fn find_entry(&self, open: &OpenRepo, root: ObjectId, path: &RepoPath) -> Result<Option<Entry>, HubError> {
+        let (directories, last) = path.split();
+        let mut tree = self.tree(open, root).await?;
+        for name in directories {
+            match tree.get(name).filter(|entry| entry.kind == EntryKind::Directory) {
+                Some(entry) => tree = self.tree(open, entry.id).await?,
+                None => return Ok(None),
+            }
+        }
+        Ok(tree.get(last))
+    }
+
+    async fn blob(&self, open: &OpenRepo, id: ObjectId) -> Result<HubBlob, HubError> {
+        let found = self.index.find_hub_blobs(open.repo.id, vec![id]).await?;
+        found.into_iter().next().ok_or_else(|| open.inconsistent(format!("blob {id}")))
+    }
+}
+
+impl OpenRepo {
+    /// The claims with which a client reads or writes the files of the repository for an hour.
+    #[must_use]
+    pub const fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn inconsistent(&self, what: String) -> HubError {
+        HubError::Inconsistent { repo: self.repo.storage_name.clone(), what }
+    }
+}
+
+/// The claims under which a caller acts on a repository: those for all repositories become claims
+/// for this one. `None` if they are for another one.
+///
+/// A server without authentication does not distinguish repositories, because its clients upload
+/// without tokens.
+pub(super) fn acting_claims(claims: &Claims, storage_name: &str) -> Option<Claims> {
+    if *claims == Claims::UNRESTRICTED {
+        return Some(claims.clone());
+    }
+    let repo = storage_name.parse().ok().filter(|repo| claims.repo.covers(repo))?;
+    Some(Claims { repo: RepoScope::One(repo), ..claims.clone() })
+}

@@ -1,0 +1,258 @@
+//! Repositories as a whole: they are created, listed and described. Their branches and tags.
+
+use super::{HubError, HubName, OpenRepo, acting_claims};
+use crate::git::{Commit, EntryKind, ObjectId, Tree};
+use crate::index::{HubCommit, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind};
+use crate::service::Server;
+use crate::service::access::{Claims, Repo, RepoScope, Scope};
+
+/// The files that a new repository has.
+///
+/// Git clients that clone it must know which of its files are large. These are the endings that the
+/// Hugging Face Hub writes, too.
+const ATTRIBUTES: &[&str] = &[
+    "7z",
+    "arrow",
+    "bin",
+    "bz2",
+    "ckpt",
+    "ftz",
+    "gguf",
+    "gz",
+    "h5",
+    "joblib",
+    "mlmodel",
+    "model",
+    "msgpack",
+    "npy",
+    "npz",
+    "onnx",
+    "ot",
+    "parquet",
+    "pb",
+    "pickle",
+    "pkl",
+    "pt",
+    "pth",
+    "rar",
+    "safetensors",
+    "tar",
+    "tflite",
+    "tgz",
+    "wasm",
+    "xz",
+    "zip",
+    "zst",
+];
+
+/// Maximum number of branches and tags of a repository: clients read all of them at once.
+const MAX_REF_COUNT: usize = 10_000;
+
+/// Refs on a page.
+const REF_PAGE_COUNT: u32 = 1000;
+
+impl Server {
+    /// Creates a repository. Its branch `main` has one commit with a `.gitattributes`.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::Exists`], or these claims do not permit it.
+    pub async fn create_hub_repo(
+        self: &std::sync::Arc<Self>,
+        claims: &Claims,
+        name: &HubName,
+        is_private: bool,
+    ) -> Result<(), HubError> {
+        let storage_name = name.storage_name();
+        let acting = acting_claims(claims, &storage_name).filter(|claims| claims.allow(Scope::Write));
+        let acting = acting.ok_or(HubError::ReadOnly)?;
+        let exists = || HubError::Exists { what: format!("{}/{}", name.namespace(), name.name()) };
+        let find = self.store.index.find_hub_repo(name.kind(), name.namespace().to_owned(), name.name().to_owned());
+        if let Some(found) = find.await? {
+            // The name of a repository of others may differ by case only.
+            let is_own = acting_claims(claims, &found.storage_name).is_some();
+            return Err(if is_own { exists() } else { HubError::ReadOnly });
+        }
+        let blobs = self.ingest(&acting, vec![attributes().into_bytes()]).await?;
+        let mut root = Tree::default();
+        for blob in &blobs {
+            root.insert(".gitattributes", crate::git::Entry { kind: EntryKind::File, id: blob.id });
+        }
+        let (tree, entries) = root.to_object()?;
+        let at = self.store.clock.now();
+        let author = author_of(&acting);
+        let message = "initial commit".to_owned();
+        let first = HubCommit { id: ObjectId::from_bytes([0; 20]), tree, parent: None, at, author, message };
+        let first = sealed(first)?;
+        let new = NewHubRepo {
+            kind: name.kind(),
+            namespace: name.namespace().to_owned(),
+            name: name.name().to_owned(),
+            storage_name,
+            is_private,
+        };
+        let trees = vec![HubTree { id: tree, entries }];
+        let index = std::sync::Arc::clone(&self.store.index);
+        let created = self.uninterrupted(async move { index.create_hub_repo(new, first, trees, blobs).await }).await?;
+        created.map(drop).ok_or_else(exists)
+    }
+
+    /// A page of the repositories of a kind that these claims permit to read, the newest first:
+    /// those with smaller numbers than `before`. Also the number at which the next page begins.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn list_hub_repos(
+        &self,
+        claims: &Claims,
+        kind: RepoKind,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<(Vec<HubRepo>, Option<i64>), HubError> {
+        if let RepoScope::One(repo) = &claims.repo {
+            return Ok((self.own_repo(kind, repo).await?.into_iter().filter(|_| before.is_none()).collect(), None));
+        }
+        let rows = self.store.index.list_hub_repos(kind, before.unwrap_or(i64::MAX), limit).await?;
+        let next = rows.last().map(|last| last.id).filter(|_| rows.len() == limit as usize);
+        Ok((rows, next))
+    }
+
+    /// The repository with this storage name, if it is of this kind. Others are not looked at: even
+    /// how many there are is not for the holder of a token for one.
+    async fn own_repo(&self, kind: RepoKind, storage_name: &Repo) -> Result<Option<HubRepo>, HubError> {
+        let mut parts = storage_name.as_str().splitn(3, '/');
+        let (Some(plural), Some(namespace), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+            return Ok(None);
+        };
+        if plural != kind.plural() {
+            return Ok(None);
+        }
+        let found = self.store.index.find_hub_repo(kind, namespace.to_owned(), name.to_owned()).await?;
+        Ok(found.filter(|found| found.storage_name == storage_name.as_str()))
+    }
+
+    /// All branches and tags of a repository.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn hub_refs(&self, open: &OpenRepo) -> Result<Vec<HubRef>, HubError> {
+        let mut refs: Vec<HubRef> = Vec::new();
+        loop {
+            let after = refs.last().map(|last| last.name.clone()).unwrap_or_default();
+            let page = self.store.index.list_hub_refs(open.repo.id, after, REF_PAGE_COUNT).await?;
+            let is_last = page.len() < REF_PAGE_COUNT as usize;
+            refs.extend(page);
+            if is_last || refs.len() >= MAX_REF_COUNT {
+                return Ok(refs);
+            }
+        }
+    }
+
+    /// Creates a branch or tag with this full name, such as `refs/tags/v1`.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::Exists`], the name is invalid, or there are too many.
+    pub async fn create_hub_ref(&self, open: &OpenRepo, name: String, target: ObjectId) -> Result<(), HubError> {
+        check_ref_name(&name)?;
+        let refs = self.hub_refs(open).await?;
+        // Git stores each as a file, so `a` and `a/b` cannot both exist.
+        let is_below = |one: &str, other: &str| one.strip_prefix(other).is_some_and(|rest| rest.starts_with('/'));
+        if refs.iter().any(|known| is_below(&known.name, &name) || is_below(&name, &known.name)) {
+            return Err(HubError::Invalid(
+                "Another branch or tag has a part of this name, so git cannot have both.".to_owned(),
+            ));
+        }
+        if refs.len() >= MAX_REF_COUNT {
+            return Err(HubError::Invalid(format!("A repository has at most {MAX_REF_COUNT} branches and tags.")));
+        }
+        let created = self.store.index.create_hub_ref(open.repo.id, HubRef { name: name.clone(), target }).await?;
+        if created { Ok(()) } else { Err(HubError::Exists { what: name }) }
+    }
+
+    /// Deletes a branch or tag with this full name. The branch `main` stays.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::NoRevision`], or it is the branch `main`.
+    pub async fn delete_hub_ref(&self, open: &OpenRepo, name: String) -> Result<(), HubError> {
+        if name == "refs/heads/main" {
+            return Err(HubError::Invalid("The branch main cannot be deleted.".to_owned()));
+        }
+        let deleted = self.store.index.delete_hub_ref(open.repo.id, name.clone()).await?;
+        if deleted { Ok(()) } else { Err(HubError::NoRevision { revision: name }) }
+    }
+
+    /// Commits from this one on, each with its first parent after it, at most `limit`; and the
+    /// commit after them.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn hub_history(
+        &self,
+        open: &OpenRepo,
+        from: HubCommit,
+        limit: usize,
+    ) -> Result<(Vec<HubCommit>, Option<ObjectId>), HubError> {
+        let (mut commits, mut next) = (Vec::new(), Some(from));
+        while let Some(commit) = next.take() {
+            if commits.len() == limit {
+                return Ok((commits, Some(commit.id)));
+            }
+            if let Some(parent) = commit.parent {
+                let found = self.store.index.find_hub_commit(open.repo.id, parent).await?;
+                next = Some(found.ok_or_else(|| open.inconsistent(format!("commit {parent}")))?);
+            }
+            commits.push(commit);
+        }
+        Ok((commits, None))
+    }
+}
+
+/// The commit with its id.
+pub(super) fn sealed(commit: HubCommit) -> Result<HubCommit, HubError> {
+    let object = Commit {
+        tree: commit.tree,
+        parent: commit.parent,
+        author: commit.author.clone(),
+        email: format!("{}@users.noreply.zorb", commit.author),
+        unix_secs: commit.at.as_secs(),
+        message: commit.message.clone(),
+    };
+    let (id, _) = object.to_object()?;
+    Ok(HubCommit { id, ..commit })
+}
+
+/// The name of the author of a commit with these claims.
+pub(super) fn author_of(claims: &Claims) -> String {
+    claims.subject.as_ref().map_or("anonymous", |subject| subject.as_str()).to_owned()
+}
+
+fn attributes() -> String {
+    let line = |ending: &&str| format!("*.{ending} filter=lfs diff=lfs merge=lfs -text\n");
+    ATTRIBUTES.iter().map(line).collect()
+}
+
+/// Refuses a name that git refuses for a branch or tag (`git check-ref-format`), and one that looks
+/// like a commit id.
+fn check_ref_name(name: &str) -> Result<(), HubError> {
+    const MAX_LEN: usize = 255;
+    let short = name.splitn(3, '/').nth(2).unwrap_or_default();
+    let is_forbidden = |character: char| character.is_control() || " ~^:?*[\\".contains(character);
+    let is_component = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
+    let is_valid = name.len() <= MAX_LEN
+        && short.split('/').all(is_component)
+        && !short.starts_with('-')
+        && !short.ends_with('.')
+        && !short.contains("..")
+        && !short.contains("@{")
+        && short != "@"
+        && short != "HEAD"
+        && !short.starts_with("refs/")
+        && !short.contains(is_forbidden)
+        && short.parse::<ObjectId>().is_err();
+    if is_valid { Ok(()) } else { Err(HubError::Invalid(format!("Git does not allow the name {short:?}."))) }
+}

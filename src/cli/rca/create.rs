@@ -12,16 +12,16 @@ use crate::cli::units::Count;
 use crate::rca::{Error, WriteOptions, Writer};
 use crate::runtime::durable::open_or_create;
 
-/// Create an archive, and append files to it, one blob each.
+/// Create an archive, and append files to it. Each file becomes a blob: bytes with a name.
 ///
-/// The archive must not exist, or be empty. If a file fails, the files before it are in the
+/// ARCHIVE must be missing or an empty file. If a file fails, the files before it are in the
 /// archive, and `append` can continue.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CreateArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// Files; `-` is stdin
+    /// Files; `-` is stdin and needs --name
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]

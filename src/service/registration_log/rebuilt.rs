@@ -6,16 +6,16 @@ use crate::blob::records::Seq;
 use crate::format::StoreId;
 use crate::service::error::StoreError;
 
-/// The contents of a rebuilt index.
+/// What a rebuild of the index, or the replay of the records of the last run, has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rebuilt {
     /// Xorbs that are in it.
     pub xorb_count: u64,
     /// Bytes of their blobs.
     pub serialized_len: u64,
-    /// Blobs that are damaged, and therefore not in it.
+    /// Xorbs without a sound blob, which are therefore not in it.
     pub damaged_xorb_count: u64,
-    /// Records that were read.
+    /// Valid records. The damaged ones are not included.
     pub record_count: u64,
     /// Records that are damaged.
     pub damaged_record_count: u64,
@@ -26,14 +26,14 @@ pub struct Rebuilt {
 }
 
 impl Rebuilt {
-    /// Whether anything was lost.
+    /// Whether a blob or record is damaged, or a registration was left out.
     #[must_use]
     pub const fn has_problems(&self) -> bool {
         self.damaged_xorb_count + self.damaged_record_count + self.left_out_count > 0
     }
 }
 
-/// Why no index was built.
+/// Why a rebuild or a replay failed.
 #[derive(Debug, Error)]
 pub enum RebuildError {
     /// A record of a newer program, whose meaning is unknown.

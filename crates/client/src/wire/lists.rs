@@ -9,7 +9,7 @@ use super::HashText;
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FilesPage {
-    /// The files, sorted by hash.
+    /// The files, in the order of the bytes of their hashes. The texts have another order.
     pub files: Vec<ListedFile>,
     /// The `after` of the next page; null for the last one.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<HashText>))]
@@ -25,10 +25,10 @@ pub struct ListedFile {
     pub hash: String,
     /// Its bytes.
     pub len: u64,
-    /// Its sha256, if a client has stated one.
+    /// Its verified sha256, or else the one that the repository of the token has claimed.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<HashText>))]
     pub sha256: Option<String>,
-    /// When it was registered first, in seconds since 1970.
+    /// When any repository registered it first, in seconds since 1970.
     pub registered_unix_secs: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct ListedFile {
 #[derive(Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct XorbsPage {
-    /// The xorbs, sorted by hash.
+    /// The xorbs, in the order of the bytes of their hashes. The texts have another order.
     pub xorbs: Vec<ListedXorb>,
     /// The `after` of the next page; null for the last one.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<HashText>))]
@@ -72,12 +72,12 @@ pub struct UsagePage {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RepoUsage {
-    /// Its name; `*` stands for files that tokens for all repositories have registered.
+    /// Its name. `*` has the files of tokens for all repositories, and of servers without tokens.
     pub repo: String,
     /// Usage and limits of the repository.
     #[serde(flatten)]
     pub usage: Usage,
-    /// All repositories of its owner together, if they have limits.
+    /// Usage and limits of its owner; null if the owner has no limits.
     pub owner: Option<OwnerUsage>,
 }
 
@@ -100,7 +100,8 @@ pub struct Usage {
     pub files: u64,
     /// Bytes of the files.
     pub logical_bytes: u64,
-    /// Bytes stored for the files. A xorb that several repositories need counts in each of them.
+    /// Serialized bytes of the xorbs of the files, each xorb once and in full, and bytes of the
+    /// registration records. A xorb of several repositories counts for each of them.
     pub physical_bytes: u64,
     /// The limits.
     pub limits: UsageLimits,

@@ -57,10 +57,14 @@ impl Entry<'_> {
             }
         }
         references.sort_unstable();
+        // Before the claims: the trigger `usage_refer` charges every repository that has a claim.
+        // Here `count` charges the repository, once for the batch.
         insert_rows(tx, REFERENCES, &references, |columns, (xorb, file)| {
             columns.push_bind(*xorb).push_bind(*file);
         })
         .await?;
+        // `has_claimed` and `claim_registration` are about the claimed sha256. The other columns
+        // are about the claim of the repository to the file.
         insert_rows(tx, CLAIMS, &files, |columns, (id, file)| {
             columns.push_bind(*id).push_bind(registration.repo.as_str()).push_bind(i64::from(file.sha256.is_some()));
             columns.push_bind(record_len(file.terms.len()).cast_signed());
@@ -113,9 +117,9 @@ impl Entry<'_> {
         .await
     }
 
-    /// Lists the files of a step, so that they are found again if the registration is abandoned.
-    /// Each pair is the id of a file, and the bytes that its repository is charged for one more
-    /// record of a file that it had before.
+    /// Enters the files of a step in `registration_files`, so that an abandoned registration finds
+    /// them. Does nothing for a whole registration. The second number of a pair is the length of a
+    /// further record, or 0 if the file is new to the repository.
     pub(super) async fn list_files(&self, tx: &mut Tx<'_>, files: &[(i64, i64)]) -> Result<(), IndexError> {
         const LIST: (&str, &str) = (
             "INSERT INTO registration_files (registration, file_id, record_len) ",
@@ -183,6 +187,8 @@ impl Entry<'_> {
         let bare = NewFile { hash: file.hash, raw_len: file.raw_len, terms: Vec::new(), sha256: file.sha256 };
         self.insert_files(tx, &[&bare], &HashMap::new()).await?;
         let id = self.id_of(tx, file.hash).await?;
+        // `insert_files` has charged the record of a file without terms. The trigger `usage_record`
+        // charges the difference.
         let sql = "UPDATE file_repos SET record_len = ? WHERE file_id = ?";
         let len = record_len(file.terms.len()).cast_signed();
         tx.execute(query(sql).bind(len).bind(id)).await.map(drop)
@@ -192,11 +198,12 @@ impl Entry<'_> {
 /// The error if a term names a xorb that was not looked up. Without an error the reference would be
 /// missing, and GC would delete a xorb that a file needs.
 fn unnamed(op: &'static str, xorb: XorbHash) -> IndexError {
-    let reason = "the registration does not name this xorb of a term".to_owned();
+    let reason = "a term names this xorb, but its row was not looked up".to_owned();
     IndexError::inconsistent(op, Inconsistent { table: "xorbs", column: "id", key: xorb.to_string(), reason })
 }
 
-/// The id of the next new file.
+/// The id of the next new file. Chosen here and not by SQLite, because the rows of terms and
+/// references in the same batch need the ids.
 async fn next_id(tx: &mut Tx<'_>) -> Result<i64, IndexError> {
     tx.one(query("SELECT coalesce(max(id), 0) + 1 FROM files")).await
 }

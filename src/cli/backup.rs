@@ -71,6 +71,7 @@ struct Record<'a> {
     problems: u64,
     left_out: u64,
     waiting: u64,
+    hub_repos: u64,
     added_len: u64,
     archive_len: u64,
     archive_read_len: u64,
@@ -152,17 +153,23 @@ fn report(archive: &Path, done: &BackedUp, output: &Output) -> anyhow::Result<()
         problems: done.problem_count,
         left_out: done.left_out_count,
         waiting: done.waiting_count,
+        hub_repos: done.hub_count,
         added_len: done.added_len,
         archive_len: done.archive_len,
         archive_read_len: done.archive_read_len,
     })?;
     let (xorbs, files) = (Count(done.xorb_count, "xorb"), Count(done.file_count, "file"));
-    if done.xorb_count == 0 && done.file_count == 0 && !done.added_keys {
+    if done.xorb_count == 0 && done.file_count == 0 && done.hub_count == 0 && !done.added_keys {
         output.line(format_args!("{path} is up to date; nothing was added ({})", Size(done.archive_len)))?;
     } else {
         let keys = if done.added_keys { " and the keys" } else { "" };
+        let hub = match done.hub_count {
+            0 => String::new(),
+            1 => ", 1 Hub repository".to_owned(),
+            count => format!(", {count} Hub repositories"),
+        };
         let (read, added, len) = (Size(done.serialized_len), Size(done.added_len), Size(done.archive_len));
-        output.line(format_args!("{xorbs}, {read}, {files}{keys} to {path}, which grew by {added} to {len}"))?;
+        output.line(format_args!("{xorbs}, {read}, {files}{hub}{keys} to {path}, which grew by {added} to {len}"))?;
     }
     if done.waiting_count > 0 {
         let waiting = Count(done.waiting_count, "file");

@@ -22,6 +22,7 @@ use crate::blob::fs::FsBlobStore;
 use crate::blob::records::RecordStore;
 use crate::blob::records::fs::FsRecordStore;
 use crate::index::sqlite::{Replacement, SqliteIndex};
+use crate::index::{Index, IndexError, IndexErrorKind, RecordIndex};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::metrics::Metrics;
@@ -105,6 +106,9 @@ pub(super) fn rebuild_at(args: RebuildArgs, clock: &Arc<dyn Clock>) -> anyhow::R
         let store = open_store(&data_dir, &records, &index, Arc::clone(clock))?;
         let watch: Arc<dyn crate::service::archive::Watch> = Progress::new(&output, "rebuild");
         let rebuilt = Box::pin(store.rebuild(&watch)).await;
+        if rebuilt.is_ok() {
+            copy_hub(&data_dir, &records, &store, &output).await;
+        }
         index.close().await;
         Ok(rebuilt?)
     })?;
@@ -178,6 +182,37 @@ async fn from_old(
     };
     index.close().await;
     completed
+}
+
+/// Copies the Hub repositories from the old index, because they have no records. If it cannot be
+/// read, says so; the files of the repositories are in the new index all the same.
+async fn copy_hub(data_dir: &Path, records: &FsRecordStore, store: &Store, output: &Output) {
+    let old = data_dir.join("index.sqlite");
+    if !old.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0) {
+        return;
+    }
+    match copy_hub_from(&old, records, store).await {
+        Ok(0) => {}
+        Ok(count) => output.remark(format_args!("repositories of the Hub copied from the old index: {count}")),
+        // Versions before the Hub.
+        Err(error) if error.downcast_ref::<IndexError>().is_some_and(|error| error.kind == IndexErrorKind::Older) => {}
+        Err(error) => output.remark(format_args!(
+            "if the store had repositories of the Hub, they are lost, because the old index cannot be read: {error:#}"
+        )),
+    }
+}
+
+async fn copy_hub_from(old: &Path, records: &FsRecordStore, store: &Store) -> anyhow::Result<usize> {
+    let id = records.store_id().await?;
+    let index = SqliteIndex::open_read_only(old).await?;
+    let copied = match index.store_mark().await {
+        // An index of another store has other repositories.
+        Ok(mark) if mark.id != id => Ok(0),
+        Ok(_) => store.copy_hub_from(&(Arc::new(index.clone()) as Arc<dyn Index>)).await,
+        Err(error) => Err(error),
+    };
+    index.close().await;
+    Ok(copied?)
 }
 
 /// Opens the store over this index, with two disk workers per CPU.

@@ -148,7 +148,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let keys = keys::open(&config.data_dir)?;
     warn_of_low_space(&server.store).await;
     if config.hub {
-        tracing::warn!("hub is a preview: backups and index rebuilds do not contain repositories (docs/hub.md)");
+        tracing::warn!("hub is a preview: a lost index takes the repositories with it, so make backups (docs/hub.md)");
     }
     let listener = listen(config.listen)
         .with_context(|| format!("cannot listen on {}; is another process using it?", config.listen))?;

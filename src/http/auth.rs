@@ -15,7 +15,7 @@ use axum::response::Response;
 use super::AppState;
 use super::audit::AuditContext;
 use super::error::{Code, Problem};
-use crate::service::access::{Claims, Refused, RepoScope, Scope, Token, check_token};
+use crate::service::access::{Claims, Refused, RepoScope, Scope, Token, TokenId, check_token};
 
 /// Whether requests need tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,12 @@ pub enum Auth {
 /// The claims of the request's token.
 #[derive(Clone, Debug)]
 pub(super) struct Caller(pub(super) Claims);
+
+/// The id by which a token that is issued for the request's token is revoked with it: that of the
+/// refresh token that made the request's token, or else its own. There is none without
+/// authentication.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Revocation(pub(super) TokenId);
 
 impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;
@@ -62,6 +68,7 @@ pub(super) async fn guard(
             if let Some(subject) = &token.claims.subject {
                 span.record("subject", tracing::field::display(subject));
             }
+            request.extensions_mut().insert(Revocation(token.parent.unwrap_or(token.id)));
             token.claims
         }
     };

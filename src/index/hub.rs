@@ -175,6 +175,43 @@ pub trait HubIndex {
 
     /// Deletes a branch or tag. `false` if it does not exist.
     fn delete_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// A page of the commits of a repository, by id, those after `after`.
+    fn list_hub_commits(
+        &self,
+        repo: i64,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubCommit>, IndexError>>;
+
+    /// A page of the directories of a repository, likewise.
+    fn list_hub_trees(
+        &self,
+        repo: i64,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubTree>, IndexError>>;
+
+    /// A page of the files of a repository, likewise.
+    fn list_hub_blobs(
+        &self,
+        repo: i64,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubBlob>, IndexError>>;
+
+    /// Creates a repository from a copy, without branches. Returns its number, which differs from
+    /// that of the copy. A repository with this storage name stays, with the times of the copy.
+    fn restore_hub_repo(&self, copy: HubRepo) -> BoxFuture<'_, Result<i64, IndexError>>;
+
+    /// Adds commits to a repository. Those that it has stay as they are.
+    fn add_hub_commits(&self, repo: i64, commits: Vec<HubCommit>) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Makes these the branches and tags of a repository, in place of those that it has.
+    fn set_hub_refs(&self, repo: i64, refs: Vec<HubRef>) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Deletes the repositories without any branch or tag: their copy was cut off.
+    fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>>;
 }
 
 impl RepoKind {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use rand::RngExt;
@@ -10,7 +10,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Client, Response, Start, TestServer, Xorb, eventually, issue, register, rng, sha256_of, upload_shard,
+    Client, Response, Start, TestServer, Xorb, eventually, issue, register, rng, sha256_of, token_command, upload_shard,
 };
 
 /// The files of a revision.
@@ -309,7 +309,7 @@ async fn pointer_text_stands_for_its_large_file() {
     let sha256 = sha256_of(contents);
     let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {}\n", contents.len());
     let pointer = put("model.bin", pointer.as_bytes());
-    assert_eq!(commit(&client, "me/model", None, &[pointer.clone()]).await.0, 400, "the file is not here");
+    assert_eq!(commit(&client, "me/model", None, std::slice::from_ref(&pointer)).await.0, 400, "the file is not here");
     register(&client, upload_shard(&xorb, 1, 4).claiming(sha256).bytes()).await;
     assert_eq!(commit(&client, "me/model", None, &[pointer]).await.0, 200);
     assert_eq!(&client.get("/me/model/resolve/main/model.bin").await.body[..], contents);
@@ -449,6 +449,14 @@ async fn token_of_another_repository_sees_none() {
     let xet = server.client().bearing(given["accessToken"].as_str().unwrap());
     assert_eq!(xet.get("/v1/usage").await.json()["repos"][0]["repo"], "models/me/model");
     assert_eq!(xet.get("/api/models/me/model/auth-check").await.status, 200);
+    // It ends with the token for which it was issued.
+    let caller = issue(&server, "read", "models/me/model", &[]);
+    let given = server.client().bearing(&caller).get("/api/models/me/model/xet-read-token/main").await.json();
+    let derived = server.client().bearing(given["accessToken"].as_str().unwrap());
+    assert_eq!(derived.get("/v1/files").await.status, 200);
+    let revoked = token_command(&server, &["revoke", &caller]);
+    assert!(revoked.status.success(), "{revoked:?}");
+    eventually("the derived token is refused", async || derived.get("/v1/files").await.status == 401).await;
     // Nor does a token of another one learn by a creation that a name is taken.
     let body = json!({ "name": "MODEL", "organization": "me", "type": "model" }).to_string();
     let response = token("write", "models/me/MODEL").post("/api/repos/create", body).await;
@@ -463,6 +471,91 @@ async fn token_of_another_repository_sees_none() {
     let stolen =
         json!({ "key": "copyFile", "value": { "path": "x", "srcPath": "secret.txt", "srcRevision": secret["oid"] } });
     assert_eq!(commit(other, "me/other", None, &[stolen]).await.0, 404);
+}
+
+/// What a command of zorb did.
+fn zorb(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_zorb")).args(arguments).output().unwrap()
+}
+
+/// Backups are incremental, also of repositories, and a rebuilt index has them.
+#[tokio::test]
+async fn repositories_are_backed_up_restored_and_kept_by_a_rebuild() {
+    let server = start();
+    let client = server.client();
+    create(&client, "model").await;
+    create(&client, "other").await;
+    let many: Vec<Value> = (0..1500).map(|n| put(&format!("d{}/{n}.txt", n % 7), format!("{n}").as_bytes())).collect();
+    assert_eq!(commit(&client, "me/model", None, &many).await.0, 200);
+    assert_eq!(client.post("/api/models/me/model/tag/main", r#"{"tag":"v1"}"#).await.status, 200);
+    let directory = tempfile::tempdir().unwrap();
+    let archive = directory.path().join("backup.rca");
+    let back_up = || {
+        let data = server.data_dir().to_str().unwrap();
+        let output = zorb(&["backup", archive.to_str().unwrap(), "--data-dir", data, "--json"]);
+        assert!(output.status.success(), "{output:?}");
+        let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+        record["added_len"].as_u64().unwrap()
+    };
+    let whole = back_up();
+    assert_eq!(back_up(), 0, "nothing has changed");
+    assert_eq!(commit(&client, "me/other", None, &[put("late.txt", b"late")]).await.0, 200);
+    let added = back_up();
+    assert!(added > 0 && added * 4 < whole, "{added} of {whole} bytes: only one repository has changed");
+
+    let state = async |client: &Client| {
+        let mut state = Vec::new();
+        for repo in ["me/model", "me/other"] {
+            for path in ["refs", "commits/main", "revision/main", "tree/main?recursive=true&limit=1000"] {
+                state.push(client.get(&format!("/api/models/{repo}/{path}")).await.json());
+            }
+        }
+        (state, files(client, "me/model", "v1", 1000).await)
+    };
+    let before = state(&client).await;
+    let restored = directory.path().join("restored");
+    let output = zorb(&["restore", archive.to_str().unwrap(), "--data-dir", restored.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let output = zorb(&["backup", archive.to_str().unwrap(), "--verify"]);
+    assert!(output.status.success(), "{output:?}");
+    let copy = Start::default().with("hub", true).data_dir(&restored).start();
+    assert_eq!(state(&copy.client()).await, before);
+    // It goes on where the original was.
+    assert_eq!(commit(&copy.client(), "me/other", None, &[put("more.txt", b"more")]).await.0, 200);
+    let before = state(&copy.client()).await;
+    copy.terminate();
+    assert!(copy.wait().success());
+    let output = zorb(&["index", "rebuild", "--data-dir", restored.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("repositories of the Hub copied from the old index: 2"), "{text}");
+    let rebuilt = Start::default().with("hub", true).data_dir(&restored).start();
+    assert_eq!(state(&rebuilt.client()).await, before);
+}
+
+/// A backup beside commits has every file of the branches that it has.
+#[tokio::test]
+async fn backup_beside_commits_has_the_files_of_its_branches() {
+    let server = start();
+    create(&server.client(), "model").await;
+    let directory = tempfile::tempdir().unwrap();
+    let (archive, data) = (directory.path().join("backup.rca"), server.data_dir().to_owned());
+    let committing = tokio::spawn(commit_until_it_breaks(server.client(), 0));
+    for round in 0..5 {
+        let archive = archive.clone();
+        let arguments = ["backup", archive.to_str().unwrap(), "--data-dir", data.to_str().unwrap()].map(str::to_owned);
+        let backing_up = move || zorb(&arguments.each_ref().map(String::as_str));
+        let output = tokio::task::spawn_blocking(backing_up).await.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let restored = directory.path().join(format!("restored-{round}"));
+        let output = zorb(&["restore", archive.to_str().unwrap(), "--data-dir", restored.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        let copy = Start::default().with("hub", true).data_dir(&restored).start();
+        // Every file of the branch is read.
+        assert!(files(&copy.client(), "me/model", "main", 1000).await.len() > round);
+    }
+    server.kill();
+    assert!(committing.await.unwrap().len() > 5);
 }
 
 /// After a kill at any moment, every acknowledged commit is the head or before it, and every file of

@@ -1,16 +1,15 @@
 //! Tokens with which Xet clients read or write the files of a repository.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde_json::json;
 
 use super::problem::HubProblem;
 use super::target::Target;
 use crate::http::AppState;
-use crate::http::audit::AuditContext;
-use crate::http::auth::{Auth, Caller};
+use crate::http::auth::{Auth, Caller, Revocation};
 use crate::http::origin::BaseUrl;
 use crate::service::HubError;
 use crate::service::access::Scope::{Read, Write};
@@ -29,9 +28,9 @@ pub(super) async fn read(
     caller: Caller,
     base: BaseUrl,
     target: Target,
-    context: AuditContext,
+    revocation: Option<Extension<Revocation>>,
 ) -> Result<Response, HubProblem> {
-    token(state, caller, base, target, context, Read).await
+    token(state, caller, base, target, revocation, Read).await
 }
 
 /// `GET …/xet-write-token/{revision}`.
@@ -40,9 +39,9 @@ pub(super) async fn write(
     caller: Caller,
     base: BaseUrl,
     target: Target,
-    context: AuditContext,
+    revocation: Option<Extension<Revocation>>,
 ) -> Result<Response, HubProblem> {
-    token(state, caller, base, target, context, Write).await
+    token(state, caller, base, target, revocation, Write).await
 }
 
 /// The token is in the body and in headers: some clients read the body and others the headers.
@@ -51,7 +50,7 @@ async fn token(
     Caller(claims): Caller,
     BaseUrl(base): BaseUrl,
     target: Target,
-    context: AuditContext,
+    revocation: Option<Extension<Revocation>>,
     scope: Scope,
 ) -> Result<Response, HubProblem> {
     let open = state.server.open_hub_repo(&claims, &target.name, scope).await?;
@@ -69,8 +68,9 @@ async fn token(
             // Not longer than the token of the caller.
             let exp = now.saturating_add(TOKEN_SECS).min(open.claims().expires_unix_secs);
             let claims = Claims { scope, issued_unix_secs: now, expires_unix_secs: exp, ..open.claims().clone() };
-            let token = Token::new(claims, rand::random());
-            context.set_token(&token);
+            let parent = revocation.map(|Extension(Revocation(id))| id);
+            let token = Token { parent, ..Token::new(claims, rand::random()) };
+            tracing::info!(token = %token.id, repo = %token.claims.repo, %scope, "issued a token for Xet transfers");
             (token.issue(&state.shared.keys.current()).expose().to_owned(), exp)
         }
     };

@@ -4,7 +4,7 @@ use super::{Db, NOW, SqliteIndex};
 use crate::format::FileHash;
 use crate::format::shard::Sha256;
 use crate::git::ObjectId;
-use crate::index::{HubBlob, HubCommit, HubRef, HubTree, NewHubRepo, RepoKind};
+use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind};
 use crate::runtime::clock::Timestamp;
 
 suite! {
@@ -13,6 +13,7 @@ suite! {
     objects_belong_to_their_repository_and_are_added_once
     branches_and_tags_name_commits_that_exist
     repositories_are_listed_by_kind_from_the_newest_on
+    repository_is_restored_with_its_branches_or_discarded
 }
 
 const MAIN: &str = "refs/heads/main";
@@ -147,4 +148,40 @@ async fn repositories_are_listed_by_kind_from_the_newest_on(db: Db) {
     assert_eq!(page.iter().map(|repo| repo.name.as_str()).collect::<Vec<_>>(), ["c", "b"]);
     let rest = db.list_hub_repos(RepoKind::Model, page[1].id, 2).await.unwrap();
     assert_eq!(rest.iter().map(|repo| repo.name.as_str()).collect::<Vec<_>>(), ["a"]);
+}
+
+async fn repository_is_restored_with_its_branches_or_discarded(db: Db) {
+    let number = create(&db, RepoKind::Model, "bert").await;
+    assert!(db.move_hub_ref(number, MAIN.to_owned(), commit(2, Some(1))).await.unwrap());
+    let copy = db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "bert".to_owned()).await.unwrap().unwrap();
+    let other =
+        HubRepo { id: 99, name: "other".to_owned(), storage_name: "models/Acme/other".to_owned(), ..copy.clone() };
+    let restored = db.restore_hub_repo(other.clone()).await.unwrap();
+    db.add_hub_commits(restored, vec![commit(1, None), commit(2, Some(1))]).await.unwrap();
+    db.add_hub_objects(restored, vec![tree(0x81), tree(0x82)], vec![blob(1), blob(2)], NOW).await.unwrap();
+    assert_eq!(db.list_hub_commits(restored, None, 1).await.unwrap(), [commit(1, None)]);
+    assert_eq!(db.list_hub_commits(restored, Some(id(1)), 9).await.unwrap(), [commit(2, Some(1))]);
+    assert_eq!(db.list_hub_trees(restored, Some(id(0x81)), 9).await.unwrap(), [tree(0x82)]);
+    assert_eq!(db.list_hub_blobs(restored, None, 9).await.unwrap(), [blob(1), blob(2)]);
+    let refs = |byte: u8| vec![HubRef { name: MAIN.to_owned(), target: id(byte) }];
+    db.set_hub_refs(restored, refs(1)).await.unwrap();
+    db.set_hub_refs(restored, refs(2)).await.unwrap();
+    assert_eq!(db.list_hub_refs(restored, String::new(), 9).await.unwrap(), refs(2));
+    // The same repository again, from a later copy.
+    let later = HubRepo { updated: Timestamp::from_millis(NOW.as_millis() + 900), ..other.clone() };
+    assert_eq!(db.restore_hub_repo(later.clone()).await.unwrap(), restored);
+    let found = db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "OTHER".to_owned()).await.unwrap().unwrap();
+    assert_eq!(found, HubRepo { id: restored, ..later });
+    // One that was cut off.
+    let cut = HubRepo { name: "cut".to_owned(), storage_name: "models/Acme/cut".to_owned(), ..other };
+    let cut = db.restore_hub_repo(cut).await.unwrap();
+    db.add_hub_objects(cut, vec![tree(1)], vec![blob(1)], NOW).await.unwrap();
+    db.discard_hub_repos().await.unwrap();
+    assert_eq!(db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "cut".to_owned()).await.unwrap(), None);
+    assert_eq!(db.find_hub_tree(cut, id(1)).await.unwrap(), None);
+    assert_eq!(db.list_hub_blobs(cut, None, 9).await.unwrap(), []);
+    for kept in [number, restored] {
+        assert_eq!(db.find_hub_ref(kept, MAIN.to_owned()).await.unwrap(), Some(id(2)));
+        assert_ne!(db.list_hub_blobs(kept, None, 9).await.unwrap(), []);
+    }
 }

@@ -7,6 +7,7 @@ use crate::index::decode::by_name;
 
 by_name!(HubRepo { id, kind, namespace, name, storage_name, is_private, created, updated });
 by_name!(HubRef { name, target });
+by_name!(HubTree { id, entries });
 by_name!(HubCommit { id, tree, parent, at, author, message });
 by_name!(HubBlob { id, len, sha256, file });
 
@@ -56,6 +57,31 @@ pub(in crate::index) const ADD_REF: &str = "INSERT INTO hub_refs (repo_id, name,
 
 pub(in crate::index) const DELETE_REF: &str = "DELETE FROM hub_refs WHERE repo_id = $1 AND name = $2";
 
+pub(in crate::index) const LIST_COMMITS: &str = "SELECT oid AS id, tree, parent, at, author, message \
+     FROM hub_commits WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
+
+pub(in crate::index) const LIST_TREES: &str =
+    "SELECT oid AS id, entries FROM hub_trees WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
+
+pub(in crate::index) const LIST_BLOBS: &str =
+    "SELECT oid AS id, len, sha256, file FROM hub_blobs WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
+
+pub(in crate::index) const RESTORE: &str = "INSERT INTO hub_repos \
+     (kind, namespace, name, lower_name, storage_name, is_private, created_at, updated_at) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (storage_name) \
+     DO UPDATE SET created_at = excluded.created_at, updated_at = excluded.updated_at RETURNING id";
+
+pub(in crate::index) const CLEAR_REFS: &str = "DELETE FROM hub_refs WHERE repo_id = $1";
+
+pub(in crate::index) const SET_REFS: (&str, &str) = ("INSERT INTO hub_refs (repo_id, name, target) ", "");
+
+pub(in crate::index) const DISCARD: [&str; 4] = [
+    "DELETE FROM hub_repos WHERE NOT EXISTS (SELECT 1 FROM hub_refs WHERE repo_id = id)",
+    "DELETE FROM hub_commits WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
+    "DELETE FROM hub_trees WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
+    "DELETE FROM hub_blobs WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
+];
+
 /// Objects that one transaction adds: an insert takes some 10 µs each.
 pub(in crate::index) const BATCH_COUNT: usize = 1000;
 
@@ -65,6 +91,11 @@ pub(in crate::index) const FIND_COUNT: usize = 500;
 /// The bytes of an id, as a parameter.
 pub(in crate::index) fn id_bytes(id: ObjectId) -> Vec<u8> {
     id.as_bytes().to_vec()
+}
+
+/// The bytes of the id after which a page begins. The empty string is before every id.
+pub(in crate::index) fn after_id(after: Option<ObjectId>) -> Vec<u8> {
+    after.map(id_bytes).unwrap_or_default()
 }
 
 /// Rows that have no column for these: the commit of a repository.
@@ -243,6 +274,91 @@ macro_rules! hub_verbs {
             fn delete_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<bool, IndexError>> {
                 let delete = query(sql::DELETE_REF).bind(repo).bind(name);
                 async move { Ok(self.write("delete a branch or tag").execute(delete).await? == 1) }.boxed()
+            }
+
+            fn list_hub_commits(
+                &self,
+                repo: i64,
+                after: Option<ObjectId>,
+                limit: u32,
+            ) -> BoxFuture<'_, Result<Vec<HubCommit>, IndexError>> {
+                let list = query(sql::LIST_COMMITS).bind(repo).bind(sql::after_id(after)).bind(i64::from(limit));
+                async move { self.read("list commits").all(list).await }.boxed()
+            }
+
+            fn list_hub_trees(
+                &self,
+                repo: i64,
+                after: Option<ObjectId>,
+                limit: u32,
+            ) -> BoxFuture<'_, Result<Vec<HubTree>, IndexError>> {
+                let list = query(sql::LIST_TREES).bind(repo).bind(sql::after_id(after)).bind(i64::from(limit));
+                async move { self.read("list directories").all(list).await }.boxed()
+            }
+
+            fn list_hub_blobs(
+                &self,
+                repo: i64,
+                after: Option<ObjectId>,
+                limit: u32,
+            ) -> BoxFuture<'_, Result<Vec<HubBlob>, IndexError>> {
+                let list = query(sql::LIST_BLOBS).bind(repo).bind(sql::after_id(after)).bind(i64::from(limit));
+                async move { self.read("list files of a repository").all(list).await }.boxed()
+            }
+
+            fn restore_hub_repo(&self, copy: HubRepo) -> BoxFuture<'_, Result<i64, IndexError>> {
+                async move {
+                    let mut held = self.writing("restore a Hub repository").await?;
+                    let mut tx = held.begin().await?;
+                    let lower_name = lower_name(&copy.namespace, &copy.name);
+                    let restore = query(sql::RESTORE).bind(copy.kind.number()).bind(copy.namespace).bind(copy.name);
+                    let restore = restore.bind(lower_name).bind(copy.storage_name).bind(copy.is_private);
+                    let id = tx.one(restore.bind(millis(copy.created)).bind(millis(copy.updated))).await?;
+                    tx.commit().await?;
+                    Ok(id)
+                }
+                .boxed()
+            }
+
+            fn add_hub_commits(&self, repo: i64, commits: Vec<HubCommit>) -> BoxFuture<'_, Result<(), IndexError>> {
+                async move {
+                    for some in commits.chunks(sql::BATCH_COUNT) {
+                        let mut held = self.writing("add commits").await?;
+                        let mut tx = held.begin().await?;
+                        for commit in some {
+                            add_commit(&mut tx, repo, commit).await?;
+                        }
+                        tx.commit().await?;
+                    }
+                    Ok(())
+                }
+                .boxed()
+            }
+
+            fn set_hub_refs(&self, repo: i64, refs: Vec<HubRef>) -> BoxFuture<'_, Result<(), IndexError>> {
+                async move {
+                    let mut held = self.writing("restore branches and tags").await?;
+                    let mut tx = held.begin().await?;
+                    tx.execute(query(sql::CLEAR_REFS).bind(repo)).await?;
+                    insert_rows(&mut tx, sql::SET_REFS, &refs, |columns, HubRef { name, target }| {
+                        columns.push_bind(repo).push_bind(name.clone()).push_bind(sql::id_bytes(*target));
+                    })
+                    .await?;
+                    tx.commit().await
+                }
+                .boxed()
+            }
+
+            fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>> {
+                async move {
+                    let mut held = self.writing("discard parts of Hub repositories").await?;
+                    let mut tx = held.begin().await?;
+                    for statement in sql::DISCARD {
+                        tx.execute(query(statement)).await?;
+                    }
+                    tx.commit().await
+                }
+                .boxed()
             }
         }
 

@@ -1,7 +1,7 @@
 //! What an archive contains: the hashes of its xorbs, and the hashes and digests of its files. The
 //! next run needs these to append only new records. [`archive`](super) explains catalogs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 
 use super::error::ArchiveError;
@@ -27,6 +27,16 @@ impl RecordDigest {
         let (digest, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
         Self(*digest)
     }
+
+    /// The digest as hex digits.
+    pub(super) fn to_hex(self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.0))
+    }
+
+    /// Inverse of [`to_hex`](Self::to_hex).
+    pub(super) fn from_hex(text: &str) -> Option<Self> {
+        u128::from_str_radix(text, 16).ok().map(|number| Self(number.to_be_bytes()))
+    }
 }
 
 /// What an archive contains. Takes 32 bytes per xorb and 48 bytes per file in memory, and the
@@ -38,6 +48,8 @@ pub(super) struct Known {
     pub(super) files: HashMap<FileHash, RecordDigest>,
     /// The digest of the last keys.
     pub(super) keys: Option<RecordDigest>,
+    /// The digest of the last complete copy of each Hub repository, by its storage name.
+    pub(super) hub: BTreeMap<String, RecordDigest>,
 }
 
 impl Known {
@@ -46,6 +58,7 @@ impl Known {
         self.xorbs.extend(&entries.xorbs);
         self.files.extend(entries.files.iter().copied());
         self.keys = entries.keys.or(self.keys);
+        self.hub.extend(entries.hub.iter().map(|(name, digest)| (name.clone(), *digest)));
     }
 }
 
@@ -55,11 +68,12 @@ pub(super) struct Entries {
     pub(super) xorbs: Vec<XorbHash>,
     pub(super) files: Vec<(FileHash, RecordDigest)>,
     pub(super) keys: Option<RecordDigest>,
+    pub(super) hub: BTreeMap<String, RecordDigest>,
 }
 
 impl Entries {
     pub(super) fn is_empty(&self) -> bool {
-        self.xorbs.is_empty() && self.files.is_empty() && self.keys.is_none()
+        self.xorbs.is_empty() && self.files.is_empty() && self.keys.is_none() && self.hub.is_empty()
     }
 
     /// Appends later entries.
@@ -67,13 +81,15 @@ impl Entries {
         self.xorbs.append(&mut other.xorbs);
         self.files.append(&mut other.files);
         self.keys = other.keys.or(self.keys);
+        self.hub.append(&mut other.hub);
     }
 
     /// The content of the catalog's blob.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let keys = self.keys.map(|RecordDigest(digest)| format!("{:032x}", u128::from_be_bytes(digest)));
+        let keys = self.keys.map(RecordDigest::to_hex);
         let (xorbs, files) = (self.xorbs.len() as u64, self.files.len() as u64);
-        let mut catalog = frame(&CatalogHead { xorbs, files, keys }, xorbs * 32 + files * FILE_ENTRY_LEN);
+        let hub = self.hub.iter().map(|(name, digest)| (name.clone(), digest.to_hex())).collect();
+        let mut catalog = frame(&CatalogHead { xorbs, files, keys, hub }, xorbs * 32 + files * FILE_ENTRY_LEN);
         for xorb in &self.xorbs {
             catalog.extend_from_slice(xorb.as_bytes());
         }
@@ -99,9 +115,12 @@ impl Entries {
                 let (hash, digest) = entry.split_first_chunk()?;
                 Some((FileHash::from_bytes(*hash), RecordDigest(digest.try_into().ok()?)))
             }));
-            let keys = head.keys.map(|keys| u128::from_str_radix(&keys, 16)).transpose();
-            let keys = keys.map_err(|_| records.malformed("the digest of its keys is not a number"))?;
-            entries.keys = keys.map(|keys| RecordDigest(keys.to_be_bytes())).or(entries.keys);
+            let not_hex = || records.malformed("a digest in it is not a number");
+            let keys = head.keys.map(|keys| RecordDigest::from_hex(&keys).ok_or_else(not_hex)).transpose()?;
+            entries.keys = keys.or(entries.keys);
+            for (name, digest) in head.hub {
+                entries.hub.insert(name, RecordDigest::from_hex(&digest).ok_or_else(not_hex)?);
+            }
         }
         Ok(entries)
     }

@@ -7,7 +7,7 @@
 //! ```text
 //! archive := session*
 //! session := "zorb-backup/1"                       the first session: one blob, the MANIFEST
-//!          | ("xorbs/N" | "files/N" | "keys/N")*   blobs with the data
+//!          | ("xorbs/N" | "files/N" | "hub/N" | "keys/N")*   blobs with the data
 //!          | "catalog/N"                           one blob: see "Catalogs"
 //! N       := index of the blob in the archive, so that no two names are equal
 //!
@@ -20,9 +20,11 @@
 //!            the xorb in its unpacked form: a table of 4 bytes per chunk, then the contents
 //! files/     file (its hash), len, since_ms, sha256, sha256_state, repos, owners
 //!            per term: xorb hash 32 bytes; first chunk, end chunk, raw length, each u32 LE
+//! hub/       hub (repo, commit, tree, blob or refs, in this order for each repository), fields
+//!            of a tree: its bytes in the form of git; else nothing
 //! keys/      keys (the format of the body)
 //!            the text of the key file
-//! catalog/   xorbs, files (the numbers of entries), keys (the digest of the keys)
+//! catalog/   xorbs, files (the numbers of entries), keys (the digest of the keys), hub (digests)
 //!            per xorb its hash, 32 bytes; per file its hash, and 16 bytes of the BLAKE3
 //!            of its record
 //! ```
@@ -32,6 +34,8 @@
 //! - The record of a file comes after the records of all of its xorbs. So an archive that ends
 //!   after any complete blob is a valid backup, and a restore reads the archive once, from front to
 //!   back.
+//! - The records of a Hub repository come after those of all files that its branches need. A
+//!   repository without its last record, `refs`, is not restored.
 //! - Nothing in an archive is ever replaced. When a file has changed, for example because another
 //!   repository has registered it, its record is written again, and the last record counts. Data
 //!   that was deleted in the store stays in the archive.
@@ -56,6 +60,7 @@ mod counted;
 mod discard;
 mod error;
 mod heal;
+mod hub;
 mod pages;
 mod read;
 mod record;
@@ -121,6 +126,7 @@ enum Kind {
     Signature,
     Xorbs,
     Files,
+    Hub,
     Keys,
     Catalog,
 }
@@ -132,6 +138,7 @@ impl Kind {
             _ if name == SIGNATURE => Some(Self::Signature),
             Some(("xorbs", _)) => Some(Self::Xorbs),
             Some(("files", _)) => Some(Self::Files),
+            Some(("hub", _)) => Some(Self::Hub),
             Some(("keys", _)) => Some(Self::Keys),
             Some(("catalog", _)) => Some(Self::Catalog),
             _ => None,
@@ -144,6 +151,7 @@ impl Kind {
             Self::Signature => SIGNATURE.to_owned(),
             Self::Xorbs => format!("xorbs/{index}"),
             Self::Files => format!("files/{index}"),
+            Self::Hub => format!("hub/{index}"),
             Self::Keys => format!("keys/{index}"),
             Self::Catalog => format!("catalog/{index}"),
         }

@@ -53,6 +53,11 @@ impl Page {
         self.entries.keys = Some(digest);
     }
 
+    /// Adds the record of a part of a Hub repository.
+    pub(super) fn push_hub(&mut self, encoded: Vec<u8>) {
+        self.push(encoded);
+    }
+
     fn push(&mut self, part: Vec<u8>) {
         self.len += part.len() as u64;
         self.parts.push(part);

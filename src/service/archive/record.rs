@@ -85,6 +85,10 @@ pub(super) struct CatalogHead {
     pub(super) files: u64,
     /// The digest of the last record of keys, in hex.
     pub(super) keys: Option<String>,
+    /// The digest of the last copy of each Hub repository, in hex. Only where there are any, so
+    /// that older versions can read other archives.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) hub: BTreeMap<String, String>,
 }
 
 /// The beginning of a record whose body has `body_len` bytes: the two lengths and the head.

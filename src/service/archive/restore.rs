@@ -17,8 +17,9 @@ use super::error::{ArchiveError, RestoreError};
 use super::read::{Item, UnpackedXorb, read_archive};
 use super::store::{Files, store_xorb};
 use crate::format::xorb::RepackMode;
-use crate::service::Store;
 use crate::service::access::KeyRing;
+use crate::service::hub::Loading;
+use crate::service::{Store, StoreError};
 
 /// No further xorb is begun while the xorbs that are being stored have this length or more.
 const IN_FLIGHT_LEN: usize = 64 << 20;
@@ -65,8 +66,14 @@ impl Store {
     {
         let (sender, mut items) = mpsc::channel(1);
         let reading = self.pool.start(move || read_archive(source, &sender, &watch)).await;
-        let mut run =
-            Run { store: self, mode, tasks: FuturesUnordered::new(), in_flight_len: 0, files: Files::new(self) };
+        let mut run = Run {
+            store: self,
+            mode,
+            tasks: FuturesUnordered::new(),
+            in_flight_len: 0,
+            files: Files::new(self),
+            hub: Loading::begin(self.index.as_ref()),
+        };
         let mut restored =
             Restored { xorb_count: 0, raw_len: 0, file_count: 0, keys: None, archive_len: 0, trailing_garbage: false };
         let taken = run.take(&mut items, &mut restored).await;
@@ -101,6 +108,7 @@ struct Run<'a> {
     /// The sum of these lengths.
     in_flight_len: u64,
     files: Files<'a>,
+    hub: Loading<'a>,
 }
 
 impl<'a> Run<'a> {
@@ -119,13 +127,29 @@ impl<'a> Run<'a> {
                         self.files.push(file).await?;
                         restored.file_count += 1;
                     }
+                    Some(Item::Hub(part)) => {
+                        // The files of the repository precede it.
+                        self.drain(restored).await?;
+                        self.files.flush().await?;
+                        if !self.hub.push(part).await.map_err(StoreError::from)? {
+                            let reason = "a part of a repository has no repository";
+                            return Err(self.malformed(restored, reason));
+                        }
+                    }
                     Some(Item::Keys(keys)) => restored.keys = Some(keys),
                     None => break,
                 },
             }
         }
         self.drain(restored).await?;
-        self.files.flush().await
+        self.files.flush().await?;
+        Ok(self.hub.finish().await.map_err(StoreError::from)?)
+    }
+
+    /// The error for an archive whose records do not fit together.
+    fn malformed(&self, restored: &Restored, reason: &str) -> RestoreError {
+        let source = ArchiveError::Malformed { blob: "hub".to_owned(), reason: reason.to_owned() };
+        RestoreError::Archive { xorb_count: restored.xorb_count, file_count: restored.file_count, source }
     }
 
     /// Begins to store a xorb.

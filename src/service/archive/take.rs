@@ -23,6 +23,7 @@ use thiserror::Error;
 
 use super::catalog::{Known, RecordDigest};
 use super::error::{ArchiveError, BackupError};
+use super::hub;
 use super::pages::{Page, encode_with_digest};
 use super::record::is_readable;
 use super::record::{KeysHead, frame};
@@ -36,6 +37,7 @@ use crate::rca::Storage;
 use crate::runtime::blocking::{Pool, Running};
 use crate::runtime::incarnation::Incarnation;
 use crate::service::access::KeyRing;
+use crate::service::hub::{Copying, HubPart, HubState, hub_states};
 use crate::service::{ReadError, Store, StoreError};
 
 /// A page is written as one blob of the archive when it has this length. So small xorbs share a
@@ -62,6 +64,8 @@ pub struct BackedUp {
     /// Number of files that wait for the next run, because one of their xorbs was stored after the
     /// last list of xorbs.
     pub waiting_count: u64,
+    /// Number of Hub repositories that were appended.
+    pub hub_count: u64,
     /// Number of bytes by which the archive has grown.
     pub added_len: u64,
     /// Length of the archive in bytes.
@@ -98,6 +102,9 @@ impl Store {
             unreadable: HashSet::new(),
             too_long: HashSet::new(),
         };
+        // The branches are read before the lists of xorbs and files, which then have all contents
+        // of their commits.
+        let hub = hub_states(self.index.as_ref()).await.map_err(StoreError::from)?;
         run.take_xorbs().await?;
         run.take_files().await?;
         if run.done.waiting_count > 0 {
@@ -107,6 +114,7 @@ impl Store {
             run.take_xorbs().await?;
             run.take_files().await?;
         }
+        run.take_hub(hub).await?;
         if let Some(keys) = keys {
             run.take_keys(keys).await?;
         }
@@ -273,6 +281,36 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
             self.done.waiting_count += 1;
         }
         false
+    }
+
+    /// Appends the Hub repositories that are new or have changed.
+    async fn take_hub(&mut self, states: Vec<HubState>) -> Result<(), BackupError> {
+        let mut page = Page::default();
+        for state in states {
+            let (name, digest) = (state.repo.storage_name.clone(), hub::digest_of(&state));
+            if self.known.hub.get(&name) == Some(&digest) {
+                continue;
+            }
+            let mut copying = Copying::begin(self.store.index.as_ref(), state);
+            loop {
+                let parts = copying.next().await.map_err(StoreError::from)?;
+                if parts.is_empty() {
+                    break;
+                }
+                for part in &parts {
+                    page.push_hub(hub::encode(part, (&name, digest)));
+                    if matches!(part, HubPart::Refs(_)) {
+                        page.entries.hub.insert(name.clone(), digest);
+                    }
+                }
+                if page.content_len() >= PAGE_LEN {
+                    self.pipe.append(Kind::Hub, std::mem::take(&mut page)).await?;
+                }
+            }
+            self.known.hub.insert(name, digest);
+            self.done.hub_count += 1;
+        }
+        self.pipe.append(Kind::Hub, page).await
     }
 
     /// Appends the keys, unless they are the last keys in the archive.

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use super::catalog::{Entries, Known, RecordDigest};
 use super::counted::Counted;
 use super::error::ArchiveError;
+use super::hub::HubHead;
 use super::pages::Page;
 use super::record::{FileHead, KeysHead, Records, XorbHead, parse};
 use super::{Kind, SIGNATURE_PREFIX};
@@ -218,6 +219,16 @@ fn read_blob<R: Read>(blob: UnverifiedBlob<'_, R>, entries: &mut Entries) -> Res
                 let file = records.file(head)?;
                 let (_, digest) = super::pages::encode_with_digest(&file);
                 entries.files.push((file.hash, digest));
+            }
+            Ok(())
+        }
+        Some(Kind::Hub) => {
+            while let Some(head) = records.next::<HubHead>()? {
+                if let HubHead::Refs { storage_name, digest, .. } = head {
+                    let digest = RecordDigest::from_hex(&digest);
+                    let digest = digest.ok_or_else(|| records.malformed("a digest in it is not a number"))?;
+                    entries.hub.insert(storage_name, digest);
+                }
             }
             Ok(())
         }

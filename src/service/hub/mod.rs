@@ -6,10 +6,11 @@
 //! crash at any step the branch is where it was, or where the commit has put it, and every file of
 //! it can be read.
 //!
-//! What it does not do yet: repositories are not in the registration log, so that `zorb index
-//! rebuild` and `zorb backup` do not have them. Files that no commit needs any more are kept.
+//! What it does not do yet: repositories are not in the registration log, so an index that is lost
+//! takes them with it, up to the last backup. Files that no commit needs any more are kept.
 
 mod commit;
+mod copy;
 mod edit;
 mod ingest;
 mod list;
@@ -24,6 +25,7 @@ use thiserror::Error;
 pub(super) use self::commit::BranchLocks;
 pub(crate) use self::commit::MAX_CHANGE_COUNT;
 pub use self::commit::{Change, CommitRequest, Committed};
+pub(super) use self::copy::{Copying, HubPart, HubState, Loading, hub_states};
 pub use self::list::{Depth, HubEntry, HubPage};
 pub use self::name::{HubName, HubNameError};
 use super::access::{Claims, RepoScope, Scope};

@@ -78,4 +78,47 @@ impl HubIndex for FaultyIndex {
     fn delete_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<bool, IndexError>> {
         self.inner.delete_hub_ref(repo, name)
     }
+
+    fn list_hub_commits(
+        &self,
+        repo: i64,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubCommit>, IndexError>> {
+        self.inner.list_hub_commits(repo, after, limit)
+    }
+
+    fn list_hub_trees(
+        &self,
+        repo: i64,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubTree>, IndexError>> {
+        self.inner.list_hub_trees(repo, after, limit)
+    }
+
+    fn list_hub_blobs(
+        &self,
+        repo: i64,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubBlob>, IndexError>> {
+        self.inner.list_hub_blobs(repo, after, limit)
+    }
+
+    fn restore_hub_repo(&self, copy: HubRepo) -> BoxFuture<'_, Result<i64, IndexError>> {
+        self.inner.restore_hub_repo(copy)
+    }
+
+    fn add_hub_commits(&self, repo: i64, commits: Vec<HubCommit>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.inner.add_hub_commits(repo, commits)
+    }
+
+    fn set_hub_refs(&self, repo: i64, refs: Vec<HubRef>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.inner.set_hub_refs(repo, refs)
+    }
+
+    fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.inner.discard_hub_repos()
+    }
 }

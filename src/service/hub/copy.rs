@@ -1,0 +1,220 @@
+//! Copies of Hub repositories, for backups and for a rebuilt index.
+//!
+//! A copy begins with the branches of a moment. Commits, directories and files are read after that,
+//! and nothing deletes them, so a copy has everything that its branches need. A copy that was cut
+//! off has no branches, and its repository is discarded.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::git::ObjectId;
+use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree, Index, IndexError, RepoKind};
+use crate::runtime::clock::Timestamp;
+use crate::service::Store;
+
+/// Rows that are read or written at once.
+const PAGE_COUNT: u32 = 1000;
+
+/// Repositories, branches and tags that are read at once.
+const REPO_PAGE_COUNT: u32 = 1000;
+
+/// A part of the copy of a repository. The parts of one come in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::service) enum HubPart {
+    /// The repository itself.
+    Repo(HubRepo),
+    /// A commit.
+    Commit(HubCommit),
+    /// A directory.
+    Tree(HubTree),
+    /// A file.
+    Blob(HubBlob),
+    /// All branches and tags: the last part.
+    Refs(Vec<HubRef>),
+}
+
+/// A repository and its branches and tags at one moment.
+#[derive(Clone, Debug)]
+pub(in crate::service) struct HubState {
+    pub(in crate::service) repo: HubRepo,
+    pub(in crate::service) refs: Vec<HubRef>,
+}
+
+/// Reads the parts of a repository, a page at a time.
+#[derive(Debug)]
+pub(in crate::service) struct Copying<'a> {
+    index: &'a dyn Index,
+    repo: i64,
+    pages: VecDeque<Next>,
+}
+
+/// What is to be read next.
+#[derive(Debug)]
+enum Next {
+    Repo(HubRepo),
+    Commits(Option<ObjectId>),
+    Trees(Option<ObjectId>),
+    Blobs(Option<ObjectId>),
+    Refs(Vec<HubRef>),
+}
+
+/// Writes the parts of repositories into an index, which no client uses.
+#[derive(Debug)]
+pub(in crate::service) struct Loading<'a> {
+    index: &'a dyn Index,
+    /// The number of the repository whose parts are being written.
+    repo: Option<i64>,
+    commits: Vec<HubCommit>,
+    trees: Vec<HubTree>,
+    blobs: Vec<HubBlob>,
+}
+
+/// All repositories, and their branches and tags. Each repository is read at another moment.
+pub(in crate::service) async fn hub_states(index: &dyn Index) -> Result<Vec<HubState>, IndexError> {
+    let mut states = Vec::new();
+    for kind in RepoKind::ALL {
+        let mut before = i64::MAX;
+        loop {
+            let repos = index.list_hub_repos(kind, before, REPO_PAGE_COUNT).await?;
+            let Some(last) = repos.last() else { break };
+            before = last.id;
+            for repo in repos {
+                let refs = refs_of(index, repo.id).await?;
+                states.push(HubState { repo, refs });
+            }
+        }
+    }
+    Ok(states)
+}
+
+async fn refs_of(index: &dyn Index, repo: i64) -> Result<Vec<HubRef>, IndexError> {
+    let mut refs: Vec<HubRef> = Vec::new();
+    loop {
+        let after = refs.last().map(|last| last.name.clone()).unwrap_or_default();
+        let page = index.list_hub_refs(repo, after, REPO_PAGE_COUNT).await?;
+        if page.is_empty() {
+            return Ok(refs);
+        }
+        refs.extend(page);
+    }
+}
+
+impl<'a> Copying<'a> {
+    /// Begins with the first part.
+    pub(in crate::service) fn begin(index: &'a dyn Index, HubState { repo, refs }: HubState) -> Self {
+        let id = repo.id;
+        let pages = [Next::Repo(repo), Next::Commits(None), Next::Trees(None), Next::Blobs(None), Next::Refs(refs)];
+        Self { index, repo: id, pages: pages.into() }
+    }
+
+    /// Puts a page before all others.
+    fn then(&mut self, page: Option<Next>) {
+        if let Some(page) = page {
+            self.pages.push_front(page);
+        }
+    }
+
+    /// The next parts; empty after the last one.
+    pub(in crate::service) async fn next(&mut self) -> Result<Vec<HubPart>, IndexError> {
+        let (index, repo) = (self.index, self.repo);
+        while let Some(page) = self.pages.pop_front() {
+            // A page that is not empty is followed by the next one of its kind.
+            let parts: Vec<HubPart> = match page {
+                Next::Repo(repo) => vec![HubPart::Repo(repo)],
+                Next::Refs(refs) => vec![HubPart::Refs(refs)],
+                Next::Commits(after) => {
+                    let rows = index.list_hub_commits(repo, after, PAGE_COUNT).await?;
+                    self.then(rows.last().map(|last| Next::Commits(Some(last.id))));
+                    rows.into_iter().map(HubPart::Commit).collect()
+                }
+                Next::Trees(after) => {
+                    let rows = index.list_hub_trees(repo, after, PAGE_COUNT).await?;
+                    self.then(rows.last().map(|last| Next::Trees(Some(last.id))));
+                    rows.into_iter().map(HubPart::Tree).collect()
+                }
+                Next::Blobs(after) => {
+                    let rows = index.list_hub_blobs(repo, after, PAGE_COUNT).await?;
+                    self.then(rows.last().map(|last| Next::Blobs(Some(last.id))));
+                    rows.into_iter().map(HubPart::Blob).collect()
+                }
+            };
+            if !parts.is_empty() {
+                return Ok(parts);
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+impl<'a> Loading<'a> {
+    pub(in crate::service) fn begin(index: &'a dyn Index) -> Self {
+        Self { index, repo: None, commits: Vec::new(), trees: Vec::new(), blobs: Vec::new() }
+    }
+
+    /// Takes a part. `false` if it is not the part of a repository that was begun.
+    pub(in crate::service) async fn push(&mut self, part: HubPart) -> Result<bool, IndexError> {
+        if let HubPart::Repo(repo) = part {
+            self.flush().await?;
+            self.repo = Some(self.index.restore_hub_repo(repo).await?);
+            return Ok(true);
+        }
+        let Some(repo) = self.repo else { return Ok(false) };
+        match part {
+            HubPart::Commit(commit) => self.commits.push(commit),
+            HubPart::Tree(tree) => self.trees.push(tree),
+            HubPart::Blob(blob) => self.blobs.push(blob),
+            HubPart::Repo(_) => return Ok(false),
+            HubPart::Refs(refs) => {
+                self.flush().await?;
+                self.index.set_hub_refs(repo, refs).await?;
+                self.repo = None;
+            }
+        }
+        if self.commits.len() + self.trees.len() + self.blobs.len() >= PAGE_COUNT as usize {
+            self.flush().await?;
+        }
+        Ok(true)
+    }
+
+    /// Discards what was cut off. To be called after the last part.
+    pub(in crate::service) async fn finish(&mut self) -> Result<(), IndexError> {
+        self.flush().await?;
+        self.index.discard_hub_repos().await
+    }
+
+    async fn flush(&mut self) -> Result<(), IndexError> {
+        let Some(repo) = self.repo else { return Ok(()) };
+        let (commits, trees, blobs) =
+            (std::mem::take(&mut self.commits), std::mem::take(&mut self.trees), std::mem::take(&mut self.blobs));
+        let since = commits.last().map_or(Timestamp::from_millis(0), |commit| commit.at);
+        self.index.add_hub_commits(repo, commits).await?;
+        self.index.add_hub_objects(repo, trees, blobs, since).await
+    }
+}
+
+impl Store {
+    /// Copies the Hub repositories of another index into the index of this store, which no client
+    /// uses. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// One of the two does not respond.
+    pub async fn copy_hub_from(&self, from: &Arc<dyn Index>) -> Result<usize, IndexError> {
+        let states = hub_states(from.as_ref()).await?;
+        let (count, mut loading) = (states.len(), Loading::begin(self.index.as_ref()));
+        for state in states {
+            let mut copying = Copying::begin(from.as_ref(), state);
+            loop {
+                let parts = copying.next().await?;
+                if parts.is_empty() {
+                    break;
+                }
+                for part in parts {
+                    loading.push(part).await?;
+                }
+            }
+        }
+        loading.finish().await?;
+        Ok(count)
+    }
+}

@@ -11,6 +11,7 @@ WORKDIR /build
 # remove them from the manifests.
 COPY Cargo.toml Cargo.lock ./
 COPY crates/client/Cargo.toml crates/client/
+COPY crates/git/Cargo.toml crates/git/
 COPY crates/rca/Cargo.toml crates/rca/
 COPY crates/xet-format/Cargo.toml crates/xet-format/
 COPY fuzz/Cargo.toml fuzz/
@@ -24,12 +25,13 @@ RUN for crate in . crates/* fuzz; do \
     && printf '//! Empty.\nfn main() {}\n' > src/main.rs \
     && cargo build --release --locked \
     # cargo compares file times and could otherwise use the empty packages.
-    && cargo clean --release --locked --package zorb --package zorb-client --package rca --package xet-format \
+    && cargo clean --release --locked --package zorb --package zorb-client --package zorb-git --package rca --package xet-format \
     && rm -r src crates/*/src
 
 # src/ includes the migrations at compile time.
 COPY migrations migrations
 COPY crates/client/src crates/client/src
+COPY crates/git/src crates/git/src
 COPY crates/rca/src crates/rca/src
 COPY crates/xet-format/src crates/xet-format/src
 COPY src src

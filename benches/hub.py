@@ -1,0 +1,125 @@
+"""`hf upload` and `hf download` beside hf_xet alone, against the same server.
+
+    python3 benches/hub.py [ROUNDS [MIB]]
+
+ROUNDS is 3 and MIB 1024 if not given: random bytes in four files. Needs target/release/zorb, and installs huggingface_hub 2.4.0
+and hf_xet 1.8.0 into a virtual environment below target/hub/. Each upload is to a new store. Both clients hash the files, as
+the Hub needs their sha256. Prints the medians, and the ratio of each round with its spread: of the time, and of the
+processor time of the server.
+"""
+
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/clients"))
+
+from hub import Server, environment  # noqa: E402
+
+HF = {
+    "upload": """
+import sys
+from huggingface_hub import HfApi
+api = HfApi()
+api.create_repo("me/model", exist_ok=True)
+api.upload_folder(repo_id="me/model", folder_path=sys.argv[1])
+""",
+    "download": """
+import sys
+from huggingface_hub import snapshot_download
+snapshot_download("me/model", local_dir=sys.argv[2])
+""",
+}
+
+XET = {
+    "upload": """
+import os, pathlib, sys, hf_xet
+commit = hf_xet.XetSession().new_upload_commit(endpoint=os.environ["HF_ENDPOINT"])
+files = sorted(pathlib.Path(sys.argv[1]).iterdir())
+handles = [commit.start_upload_file(str(path), sha256=hf_xet.COMPUTE_SHA256) for path in files]
+commit.wait_to_finish()
+for handle, path in zip(handles, files):
+    print(path.name, handle.result().xet_info.hash, path.stat().st_size)
+""",
+    "download": """
+import os, sys, hf_xet
+session = hf_xet.XetSession()
+group = session.new_file_download_group(endpoint=os.environ["HF_ENDPOINT"])
+for line in sys.argv[3].splitlines():
+    name, hash, size = line.split()
+    group.start_download_file(hf_xet.XetFileInfo(hash, int(size)), f"{sys.argv[2]}/{name}")
+group.wait_to_finish()
+""",
+}
+
+
+def main(rounds=3, mib=1024):
+    python = environment("2.4.0", "1.8.0")
+    measured = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        files = scratch / "files"
+        files.mkdir()
+        for number in range(4):
+            with open(files / f"{number}.safetensors", "wb") as file:
+                for _ in range(mib // 4):
+                    file.write(os.urandom(1 << 20))
+        for number in range(rounds):
+            for name, scripts in ("hf", HF), ("hf_xet", XET):
+                with Server(ROOT / "target/release/zorb", scratch / f"{name}-{number}", "off") as server:
+                    printed = ""
+                    for verb in "upload", "download":
+                        back = scratch / f"back-{name}-{number}"
+                        back.mkdir(exist_ok=True)
+                        before = processor_time(server)
+                        seconds, out = run(python, scripts[verb], server, scratch, files, back, printed)
+                        measured.setdefault((verb, name), []).append((seconds, processor_time(server) - before))
+                        printed = printed or out
+                    for path in files.iterdir():
+                        subprocess.run(["cmp", path, back / path.name], check=True)
+                    subprocess.run(["rm", "-rf", back, scratch / f"{name}-{number}"], check=True)
+    for verb in "upload", "download":
+        for index, what in enumerate(["time", "CPU of the server"]):
+            hf, xet = ([sample[index] for sample in measured[verb, name]] for name in ("hf", "hf_xet"))
+            ratios = [a / b for a, b in zip(hf, xet)]
+            print(
+                f"{verb:8} {what:17} hf {statistics.median(hf):6.2f} s, hf_xet {statistics.median(xet):6.2f} s, "
+                f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            )
+
+
+def run(python, script, server, scratch, *arguments):
+    with tempfile.TemporaryDirectory(dir=scratch) as home:
+        variables = dict(
+            os.environ,
+            HF_ENDPOINT=server.url,
+            HF_HOME=home,
+            HF_XET_CACHE=f"{home}/xet",
+            HF_TOKEN="any",
+            HF_HUB_DISABLE_PROGRESS_BARS="1",
+            HF_HUB_DISABLE_TELEMETRY="1",
+            NO_PROXY="127.0.0.1",
+        )
+        begin = time.monotonic()
+        done = subprocess.run(
+            [python, "-c", script, *map(str, arguments)], env=variables, capture_output=True, text=True, check=False
+        )
+        seconds = time.monotonic() - begin
+        if done.returncode != 0:
+            sys.exit(done.stderr)
+        return seconds, done.stdout
+
+
+def processor_time(server):
+    """Seconds of user and system time of the server process."""
+    fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

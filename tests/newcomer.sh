@@ -36,6 +36,8 @@ if [[ ! -d $root/home/newcomer ]]; then
   cp -a "$sysroot"/{bin,lib} "$root/opt/rust/"
   chroot "$root" useradd --uid 1000 --create-home --shell /bin/bash newcomer
 fi
+# `mktemp` makes a directory that only root can enter; here it is the root of the newcomer.
+chmod 755 "$root"
 mount -t proc proc "$root/proc"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 # Certificates that this machine trusts beyond Debian's, as behind a proxy that inspects.

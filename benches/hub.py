@@ -5,7 +5,7 @@
 ROUNDS is 3 and MIB 1024 if not given: random bytes in four files. Needs target/release/zorb, and installs huggingface_hub 2.4.0
 and hf_xet 1.8.0 into a virtual environment below target/hub/. Each upload is to a new store. Both clients hash the files, as
 the Hub needs their sha256. Prints the medians, and the ratio of each round with its spread: of the time, and of the
-processor time of the server.
+CPU time of the server.
 """
 
 import os
@@ -76,9 +76,9 @@ def main(rounds=3, mib=1024):
                     for verb in "upload", "download":
                         back = scratch / f"back-{name}-{number}"
                         back.mkdir(exist_ok=True)
-                        before = processor_time(server)
+                        before = cpu_time(server)
                         seconds, out = run(python, scripts[verb], server, scratch, files, back, printed)
-                        measured.setdefault((verb, name), []).append((seconds, processor_time(server) - before))
+                        measured.setdefault((verb, name), []).append((seconds, cpu_time(server) - before))
                         printed = printed or out
                     for path in files.iterdir():
                         subprocess.run(["cmp", path, back / path.name], check=True)
@@ -115,7 +115,7 @@ def run(python, script, server, scratch, *arguments):
         return seconds, done.stdout
 
 
-def processor_time(server):
+def cpu_time(server):
     """Seconds of user and system time of the server process."""
     fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -51,14 +51,19 @@ pub(super) async fn refresh(
     tracing::info!(token = %token.id, parent = %refresh.id, repo = %token.claims.repo, "issued a token");
     let exp = token.claims.expires_unix_secs;
     let text = token.issue(&state.shared.keys.current());
+    Ok(token_response(base, text.expose(), exp))
+}
+
+/// The response with a new token for Xet clients, in the body and in headers.
+pub(super) fn token_response(base: String, token: &str, exp: u64) -> Response {
     let fields = [
         (X_XET_CAS_URL, HeaderValue::from_str(&base)),
-        (X_XET_ACCESS_TOKEN, HeaderValue::from_str(text.expose())),
+        (X_XET_ACCESS_TOKEN, HeaderValue::from_str(token)),
         (X_XET_TOKEN_EXPIRATION, HeaderValue::from_str(&exp.to_string())),
     ];
-    let json = RefreshedTokenJson { access_token: text.expose().to_owned(), exp, cas_url: base };
+    let json = RefreshedTokenJson { access_token: token.to_owned(), exp, cas_url: base };
     let mut response = Json(json).into_response();
     // A value that is invalid in a header is left out. The body has all values.
     response.headers_mut().extend(fields.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))));
-    Ok(response)
+    response
 }

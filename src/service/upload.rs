@@ -17,8 +17,8 @@
 mod batch;
 mod copy;
 mod draft_slot;
+mod key_locks;
 mod publish;
-mod publish_lock;
 pub(super) mod shard;
 mod slot;
 
@@ -34,7 +34,7 @@ use tokio::sync::oneshot;
 use self::batch::Inbox;
 pub(super) use self::copy::{CopyError, Copying, Run};
 use self::draft_slot::DraftSlot;
-pub(super) use self::publish_lock::PublishLocks;
+pub(super) use self::key_locks::{KeyLocks, PublishLocks};
 use super::access::Claims;
 use super::error::UploadError;
 use super::heal::max_worth;

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use rand::RngExt;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -36,16 +38,7 @@ fn delete(key: &str, path: &str) -> Value {
 
 /// Base64 of bytes, as clients send it.
 fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for group in bytes.chunks(3) {
-        let bits = group.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
-        for index in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * index)) as usize % 64];
-            text.push(if index <= group.len() { char::from(digit) } else { '=' });
-        }
-    }
-    text
+    STANDARD.encode(bytes)
 }
 
 fn commit_body(summary: &str, parent: Option<&str>, lines: &[Value]) -> String {
@@ -322,7 +315,7 @@ async fn pointer_text_stands_for_its_large_file() {
 /// A path whose large file turns out to have another sha256 is not found, until the true file is
 /// pushed.
 #[tokio::test]
-async fn path_with_a_false_sha256_is_mended_by_the_true_file() {
+async fn path_with_a_false_sha256_is_repaired_by_the_true_file() {
     let server = start();
     let client = server.client();
     create(&client, "model").await;

@@ -1,5 +1,7 @@
 //! Uploads to a repository: which files go by Xet, and the commit that names them.
 
+use std::collections::HashMap;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -23,7 +25,7 @@ use crate::http::origin::BaseUrl;
 use crate::http::sending::RequestContext;
 use crate::http::shards::RECEIVE_TIMEOUT;
 use crate::service::access::Scope::Write;
-use crate::service::{Change, CommitRequest, MAX_CHANGE_COUNT, ReceivedShard, UploadError};
+use crate::service::{Change, CommitRequest, HubEntry, MAX_CHANGE_COUNT, ReceivedShard, UploadError};
 
 /// Longer files go by Xet. The body of a commit is in memory while it is read, so it has only small
 /// files.
@@ -59,8 +61,9 @@ pub(super) async fn preupload(
     let known = state.server.readable_files(&open, known).await?;
     let regular = request.files.iter().filter(|file| !is_large(file));
     let has_many = regular.map(|file| file.size).sum::<u64>() > MAX_REGULAR_SUM;
+    let known: HashMap<String, HubEntry> = known.into_iter().map(|entry| (entry.path.clone(), entry)).collect();
     let files = request.files.into_iter().map(|file| {
-        let blob = known.iter().find(|entry| entry.path == file.path).and_then(|entry| entry.blob.as_ref());
+        let blob = known.get(&file.path).and_then(|entry| entry.blob.as_ref());
         let oid = blob.map(|blob| blob.sha256.map_or_else(|| blob.id.to_string(), |sha256| sha256.to_string()));
         let upload_mode = if file.size > 0 && (has_many || is_large(&file)) { "lfs" } else { "regular" };
         UploadModeJson { path: file.path, upload_mode, should_ignore: false, oid }

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE, LINK};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
+use super::lists::encoded;
 use super::problem::{HubProblem, X_REPO_COMMIT, id_value};
 use super::target::Target;
 use super::wire;
@@ -74,13 +75,6 @@ pub(super) async fn resolve(
 /// The name under which a browser saves the file.
 fn disposition(path: &str) -> HeaderValue {
     let name = path.rsplit('/').next().unwrap_or_default();
-    let encoded: String = name
-        .bytes()
-        .map(|byte| match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(byte).to_string(),
-            _ => format!("%{byte:02X}"),
-        })
-        .collect();
-    let value = HeaderValue::try_from(format!("inline; filename*=UTF-8''{encoded}"));
+    let value = HeaderValue::try_from(format!("inline; filename*=UTF-8''{}", encoded(name)));
     value.unwrap_or_else(|_| HeaderValue::from_static("inline"))
 }

@@ -1,11 +1,10 @@
 //! Lists and descriptions of files.
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde_json::Value;
 
 use super::MAX_BODY_LEN;
@@ -18,9 +17,10 @@ use crate::http::auth::Caller;
 use crate::http::body::PacedBody;
 use crate::http::error::Problem;
 use crate::http::origin::BaseUrl;
+use crate::http::render::json;
 use crate::http::sending::RequestContext;
-use crate::service::Depth;
 use crate::service::access::Scope::Read;
+use crate::service::{Depth, HubEntry, HubPage, ResponseBudget};
 
 /// Entries on a page, and paths in one query.
 const PAGE_COUNT: usize = 1000;
@@ -39,9 +39,9 @@ pub(super) async fn tree(
     let depth = if pairs.is_set("recursive") { Depth::All } else { Depth::One };
     let page = state.server.list_hub_files(&open, &commit, &target.path, depth, page).await?;
     let is_expanded = pairs.is_set("expand");
-    let body: Vec<Value> = page.entries.iter().map(|entry| wire::entry(entry, is_expanded)).collect();
-    let mut response = Json(body).into_response();
-    if let Some(next) = page.next {
+    let HubPage { entries, next } = page;
+    let mut response = render(&state, entries, is_expanded).await?;
+    if let Some(next) = next {
         let id = wire::repo_id(&open.repo);
         let path = if target.path.is_empty() { String::new() } else { format!("/{}", encoded(&target.path)) };
         let kind = target.name.kind().plural();
@@ -53,7 +53,7 @@ pub(super) async fn tree(
 }
 
 /// A text with everything encoded but letters, digits and a few marks.
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     let encode = |byte: u8| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
         _ => format!("%{byte:02X}"),
@@ -69,7 +69,7 @@ pub(super) async fn paths_info(
     RequestContext { tenant, .. }: RequestContext,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Value>, HubProblem> {
+) -> Result<Response, HubProblem> {
     let bytes = PacedBody::new(body, &state).collect(MAX_BODY_LEN).await.map_err(Problem::from)?;
     let is_json = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
     let (paths, is_expanded) = if is_json {
@@ -89,5 +89,11 @@ pub(super) async fn paths_info(
     let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
     let commit = state.server.find_revision(&open, &target.revision).await?;
     let found = state.server.find_hub_paths(&open, &commit, &paths).await?;
-    Ok(Json(found.iter().map(|entry| wire::entry(entry, is_expanded)).collect()))
+    render(&state, found, is_expanded).await
+}
+
+/// The response with these entries.
+async fn render(state: &AppState, entries: Vec<HubEntry>, is_expanded: bool) -> Result<Response, HubProblem> {
+    let write = move || -> Vec<Value> { entries.iter().map(|entry| wire::entry(entry, is_expanded)).collect() };
+    Ok(json(state, PAGE_COUNT, ResponseBudget::default(), write).await?)
 }

@@ -90,7 +90,6 @@ impl From<HubError> for HubProblem {
             HubError::Object(error) => Self::invalid(format!("Refused: {error}.")),
             HubError::Upload(error) => Problem::from(error).into(),
             HubError::Register(error) => Problem::from(error).into(),
-            HubError::Read(error) => Problem::from(error).into(),
             HubError::Inconsistent { .. } => internal(&error).into(),
             HubError::Store(error) => error.into(),
         }

@@ -18,9 +18,10 @@ use crate::http::auth::Caller;
 use crate::http::body::PacedBody;
 use crate::http::error::Problem;
 use crate::http::origin::BaseUrl;
+use crate::http::render;
 use crate::service::access::Scope::{Read, Write};
 use crate::service::access::{Claims, RepoScope, Scope};
-use crate::service::{Depth, HubError, HubName, HubRepo, RepoKind};
+use crate::service::{Depth, HubEntry, HubError, HubName, HubRepo, RepoKind, ResponseBudget};
 
 /// Maximum number of files in the description of a repository. Clients of version 0.30 download
 /// exactly these; newer ones list the files instead if there are more than 50 000.
@@ -168,28 +169,34 @@ pub(super) async fn info(
     Caller(claims): Caller,
     target: Target,
     pairs: Pairs,
-) -> Result<Json<Value>, HubProblem> {
+) -> Result<Response, HubProblem> {
     let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
     let commit = state.server.find_revision(&open, &target.revision).await?;
     let page = state.server.list_hub_files(&open, &commit, "", Depth::Files, (None, MAX_SIBLING_COUNT)).await?;
     let has_blobs = pairs.is_set("blobs");
-    let siblings = page.entries.iter().filter_map(|entry| {
-        let blob = entry.blob.as_ref()?;
-        let mut sibling = json!({ "rfilename": entry.path });
-        if let Some(fields) = sibling.as_object_mut().filter(|_| has_blobs) {
-            fields.insert("size".to_owned(), json!(blob.len));
-            fields.insert("blobId".to_owned(), json!(blob.id.to_string()));
-            fields.extend(wire::lfs(blob).map(|large| ("lfs".to_owned(), large)));
+    let (count, repo) = (page.entries.len(), open.repo.clone());
+    let write = move || {
+        let siblings: Vec<Value> = page.entries.iter().filter_map(|entry| sibling(entry, has_blobs)).collect();
+        let mut body = wire::repo(&repo);
+        if let Some(fields) = body.as_object_mut() {
+            fields.insert("sha".to_owned(), json!(commit.id.to_string()));
+            fields.insert("siblings".to_owned(), Value::Array(siblings));
         }
-        Some(sibling)
-    });
-    let siblings: Vec<Value> = siblings.collect();
-    let mut body = wire::repo(&open.repo);
-    if let Some(fields) = body.as_object_mut() {
-        fields.insert("sha".to_owned(), json!(commit.id.to_string()));
-        fields.insert("siblings".to_owned(), json!(siblings));
+        body
+    };
+    Ok(render::json(&state, count, ResponseBudget::default(), write).await?)
+}
+
+/// A file in the description of a repository.
+fn sibling(entry: &HubEntry, has_blobs: bool) -> Option<Value> {
+    let blob = entry.blob.as_ref()?;
+    let mut sibling = json!({ "rfilename": entry.path });
+    if let Some(fields) = sibling.as_object_mut().filter(|_| has_blobs) {
+        fields.insert("size".to_owned(), json!(blob.len));
+        fields.insert("blobId".to_owned(), json!(blob.id.to_string()));
+        fields.extend(wire::lfs(blob).map(|large| ("lfs".to_owned(), large)));
     }
-    Ok(Json(body))
+    Some(sibling)
 }
 
 /// `GET …/auth-check`.

@@ -1,23 +1,18 @@
 //! Tokens with which Xet clients read or write the files of a repository.
 
+use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderName, HeaderValue};
-use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
-use serde_json::json;
+use axum::response::Response;
 
 use super::problem::HubProblem;
 use super::target::Target;
 use crate::http::AppState;
 use crate::http::auth::{Auth, Caller, Revocation};
 use crate::http::origin::BaseUrl;
+use crate::http::refresh::token_response;
 use crate::service::HubError;
 use crate::service::access::Scope::{Read, Write};
 use crate::service::access::{Claims, Scope, Token};
-
-const X_XET_CAS_URL: HeaderName = HeaderName::from_static("x-xet-cas-url");
-const X_XET_ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-xet-access-token");
-const X_XET_TOKEN_EXPIRATION: HeaderName = HeaderName::from_static("x-xet-token-expiration");
 
 /// How long a token is valid, in seconds. Clients get the next one 30 to 60 s before.
 const TOKEN_SECS: u64 = 3600;
@@ -44,7 +39,6 @@ pub(super) async fn write(
     token(state, caller, base, target, revocation, Write).await
 }
 
-/// The token is in the body and in headers: some clients read the body and others the headers.
 async fn token(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -74,12 +68,5 @@ async fn token(
             (token.issue(&state.shared.keys.current()).expose().to_owned(), exp)
         }
     };
-    let fields = [
-        (X_XET_CAS_URL, HeaderValue::from_str(&base)),
-        (X_XET_ACCESS_TOKEN, HeaderValue::from_str(&text)),
-        (X_XET_TOKEN_EXPIRATION, HeaderValue::from_str(&exp.to_string())),
-    ];
-    let mut response = Json(json!({ "casUrl": base, "exp": exp, "accessToken": text })).into_response();
-    response.headers_mut().extend(fields.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))));
-    Ok(response)
+    Ok(token_response(base, &text, exp))
 }

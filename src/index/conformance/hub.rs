@@ -111,9 +111,9 @@ async fn objects_belong_to_their_repository_and_are_added_once(db: Db) {
     let mut found = db.find_hub_blobs(two, vec![id(2), id(3), id(4)]).await.unwrap();
     found.sort_by_key(|blob| blob.id);
     assert_eq!(found, [blob(2), blob(3)]);
-    let mended = HubBlob { file: FileHash::from_bytes([9; 32]), ..blob(2) };
-    db.add_hub_objects(two, Vec::new(), vec![mended.clone()], NOW).await.unwrap();
-    assert_eq!(db.find_hub_blobs(two, vec![id(2)]).await.unwrap(), [mended]);
+    let repaired = HubBlob { file: FileHash::from_bytes([9; 32]), ..blob(2) };
+    db.add_hub_objects(two, Vec::new(), vec![repaired.clone()], NOW).await.unwrap();
+    assert_eq!(db.find_hub_blobs(two, vec![id(2)]).await.unwrap(), [repaired]);
 }
 
 /// The id of number n.

@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
                         self.drain(restored).await?;
                         self.files.flush().await?;
                         if !self.hub.push(part).await.map_err(StoreError::from)? {
-                            let reason = "a part of a repository has no repository";
+                            let reason = "a part of a repository is out of place, or does not have its id";
                             return Err(self.malformed(restored, reason));
                         }
                     }

@@ -1,9 +1,7 @@
 //! Commits: changes of files, put on top of the head of a branch.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
-
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use std::sync::Arc;
 
 use super::edit::Editing;
 use super::refs::{author_of, sealed};
@@ -13,6 +11,7 @@ use crate::format::shard::Sha256;
 use crate::git::{Entry, EntryKind, ObjectId, Pointer, RepoPath};
 use crate::index::{HubBlob, HubCommit, HubTree};
 use crate::service::Server;
+use crate::service::upload::KeyLocks;
 
 /// Maximum number of changes of a commit.
 pub(crate) const MAX_CHANGE_COUNT: usize = 25_000;
@@ -85,42 +84,9 @@ pub struct Committed {
     pub is_new: bool,
 }
 
-/// Locks of commits, so that those of this process to one repository do not compete: only other
-/// processes can move a branch between its read and its write.
-#[derive(Debug, Default)]
-pub(in crate::service) struct BranchLocks(Mutex<HashMap<i64, Arc<AsyncMutex<()>>>>);
-
-/// The lock of one commit.
-struct BranchLock<'t> {
-    locks: &'t BranchLocks,
-    repo: i64,
-    guard: Option<OwnedMutexGuard<()>>,
-}
-
-impl BranchLocks {
-    async fn enter(&self, repo: i64) -> BranchLock<'_> {
-        let lock = Arc::clone(self.locked().entry(repo).or_default());
-        // Made before the wait, so that a caller that leaves removes the lock, too.
-        let mut held = BranchLock { locks: self, repo, guard: None };
-        held.guard = Some(lock.lock_owned().await);
-        held
-    }
-
-    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<i64, Arc<AsyncMutex<()>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for BranchLock<'_> {
-    fn drop(&mut self) {
-        self.guard = None;
-        let mut locks = self.locks.locked();
-        // The map has one reference; others are of commits that wait.
-        if locks.get(&self.repo).is_some_and(|lock| Arc::strong_count(lock) == 1) {
-            locks.remove(&self.repo);
-        }
-    }
-}
+/// Locks of repositories by their numbers, so that commits of this process to one repository do not
+/// compete: only other processes can move a branch between its read and its write.
+pub(in crate::service) type BranchLocks = KeyLocks<i64>;
 
 /// A change whose contents are stored.
 enum Stored {
@@ -157,7 +123,7 @@ impl Server {
         let changes = self.store_contents(open, changes).await?;
         let at = self.store.clock.now();
         let author = author_of(&open.claims);
-        let _lock = self.branch_locks.enter(open.repo.id).await;
+        let _lock = self.branch_locks.lock(open.repo.id).await;
         for _ in 0..TRY_COUNT {
             let head = self.head(open, &branch, &name).await?;
             if let Some(parent) = parent.as_deref().filter(|parent| !is_prefix(parent, head.id)) {

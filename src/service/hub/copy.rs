@@ -7,7 +7,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::git::ObjectId;
+use super::refs::sealed;
+use crate::git::{ObjectId, Tree};
 use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree, Index, IndexError, RepoKind};
 use crate::runtime::clock::Timestamp;
 use crate::service::Store;
@@ -151,7 +152,8 @@ impl<'a> Loading<'a> {
         Self { index, repo: None, commits: Vec::new(), trees: Vec::new(), blobs: Vec::new() }
     }
 
-    /// Takes a part. `false` if it is not the part of a repository that was begun.
+    /// Takes a part. `false` if it is not the part of a repository that was begun, if a commit or
+    /// directory does not have its id, or if a branch names no commit.
     pub(in crate::service) async fn push(&mut self, part: HubPart) -> Result<bool, IndexError> {
         if let HubPart::Repo(repo) = part {
             self.flush().await?;
@@ -160,12 +162,25 @@ impl<'a> Loading<'a> {
         }
         let Some(repo) = self.repo else { return Ok(false) };
         match part {
-            HubPart::Commit(commit) => self.commits.push(commit),
-            HubPart::Tree(tree) => self.trees.push(tree),
+            // What an id names is what the row has.
+            HubPart::Commit(commit) if sealed(commit.clone()).is_ok_and(|sealed| sealed == commit) => {
+                self.commits.push(commit);
+            }
+            HubPart::Tree(tree) if is_whole(&tree) => self.trees.push(tree),
+            HubPart::Commit(_) | HubPart::Tree(_) => {
+                self.repo = None;
+                return Ok(false);
+            }
             HubPart::Blob(blob) => self.blobs.push(blob),
             HubPart::Repo(_) => return Ok(false),
             HubPart::Refs(refs) => {
                 self.flush().await?;
+                for HubRef { target, .. } in &refs {
+                    if self.index.find_hub_commit(repo, *target).await?.is_none() {
+                        self.repo = None;
+                        return Ok(false);
+                    }
+                }
                 self.index.set_hub_refs(repo, refs).await?;
                 self.repo = None;
             }
@@ -192,6 +207,12 @@ impl<'a> Loading<'a> {
     }
 }
 
+/// Whether the bytes of a directory have its id.
+fn is_whole(tree: &HubTree) -> bool {
+    let parsed = Tree::parse(&tree.entries).and_then(|parsed| parsed.to_object());
+    parsed.is_ok_and(|(id, _)| id == tree.id)
+}
+
 impl Store {
     /// Copies the Hub repositories of another index into the index of this store, which no client
     /// uses. Returns how many.
@@ -210,11 +231,83 @@ impl Store {
                     break;
                 }
                 for part in parts {
+                    // A repository that is not whole gets no branches, and `finish` discards it.
                     loading.push(part).await?;
                 }
             }
         }
         loading.finish().await?;
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::HubIndex;
+    use crate::index::sqlite::SqliteIndex;
+
+    /// Pushes a repository with one commit, whose parts `change` may alter; whether all were taken.
+    async fn load(index: &SqliteIndex, change: impl Fn(&mut HubPart)) -> bool {
+        let (id, entries) = Tree::default().to_object().unwrap();
+        let at = Timestamp::from_millis(7000);
+        let unsealed = HubCommit { id, tree: id, parent: None, at, author: "a".to_owned(), message: "m".to_owned() };
+        let commit = sealed(unsealed).unwrap();
+        let repo = HubRepo {
+            id: 0,
+            kind: RepoKind::Model,
+            namespace: "a".to_owned(),
+            name: "b".to_owned(),
+            storage_name: "models/a/b".to_owned(),
+            is_private: true,
+            created: at,
+            updated: at,
+        };
+        let refs = vec![HubRef { name: "refs/heads/main".to_owned(), target: commit.id }];
+        let tree = HubPart::Tree(HubTree { id, entries });
+        let mut loading = Loading::begin(index);
+        let mut was_taken = true;
+        for mut part in [HubPart::Repo(repo), HubPart::Commit(commit), tree, HubPart::Refs(refs)] {
+            change(&mut part);
+            was_taken &= loading.push(part).await.unwrap();
+        }
+        loading.finish().await.unwrap();
+        was_taken
+    }
+
+    #[tokio::test]
+    async fn part_without_its_id_or_commit_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
+        let other = ObjectId::from_bytes([9; 20]);
+        let is_there =
+            async || index.find_hub_repo(RepoKind::Model, "a".to_owned(), "b".to_owned()).await.unwrap().is_some();
+        let changes: [fn(&mut HubPart, ObjectId); 4] = [
+            |part, other| {
+                if let HubPart::Commit(commit) = part {
+                    commit.id = other
+                }
+            },
+            |part, _| {
+                if let HubPart::Commit(commit) = part {
+                    commit.message.push('x')
+                }
+            },
+            |part, other| {
+                if let HubPart::Tree(tree) = part {
+                    tree.id = other
+                }
+            },
+            |part, other| {
+                if let HubPart::Refs(refs) = part {
+                    refs[0].target = other
+                }
+            },
+        ];
+        for change in changes {
+            assert!(!load(&index, |part| change(part, other)).await);
+            assert!(!is_there().await);
+        }
+        assert!(load(&index, |_| {}).await && is_there().await);
     }
 }

@@ -29,7 +29,7 @@ pub(super) use self::copy::{Copying, HubPart, HubState, Loading, hub_states};
 pub use self::list::{Depth, HubEntry, HubPage};
 pub use self::name::{HubName, HubNameError};
 use super::access::{Claims, RepoScope, Scope};
-use super::error::{ReadError, RegisterError, StoreError, UploadError};
+use super::error::{RegisterError, StoreError, UploadError};
 use super::file_bytes::RegisteredFile;
 use super::{Server, Store};
 use crate::git::{Entry, EntryKind, ObjectError, ObjectId, RepoPath, Tree};
@@ -61,6 +61,9 @@ pub(super) type Trees = Cache<(i64, ObjectId), Arc<Tree>>;
 
 /// Bytes of directories in memory: 300 of 1000 entries each.
 const TREE_CACHE_LEN: u64 = 32 << 20;
+
+/// Directories of at most this many bytes, about 500 entries, are parsed without a worker.
+const MAX_INLINE_LEN: usize = 32 << 10;
 
 /// An empty cache.
 pub(super) fn tree_cache() -> Trees {
@@ -118,9 +121,6 @@ pub enum HubError {
     /// The files could not be registered.
     #[error("the files could not be registered")]
     Register(#[from] RegisterError),
-    /// A file could not be read.
-    #[error("a file could not be read")]
-    Read(#[from] ReadError),
     /// A row that another row names is missing, or cannot be parsed.
     #[error("{what} of {repo} is missing or damaged")]
     Inconsistent {
@@ -225,9 +225,11 @@ impl Store {
         }
         let damaged = || open.inconsistent(format!("directory {id}"));
         let bytes = self.index.find_hub_tree(open.repo.id, id).await?.ok_or_else(damaged)?;
+        let is_short = bytes.len() <= MAX_INLINE_LEN;
         let parse = move || Tree::parse(&bytes);
-        let tree = self.pool.run_for(open.claims.tenant(), parse).await.map_err(|_| damaged())?;
-        let tree = Arc::new(tree);
+        // A short one is parsed in less time than it takes to wake a worker.
+        let parsed = if is_short { parse() } else { self.pool.run_for(open.claims.tenant(), parse).await };
+        let tree = Arc::new(parsed.map_err(|_| damaged())?);
         self.trees.insert(key, Arc::clone(&tree));
         Ok(tree)
     }

@@ -1,55 +1,72 @@
-//! Locks for publishing a xorb or confirming its row: one holder at a time for each xorb.
+//! Locks by key: one holder at a time for each key. With xorbs as keys, for publishing a xorb or
+//! confirming its row; with Hub repositories as keys, for moving a branch.
 //!
-//! Each xorb hash has its own lock. If hashes shared a fixed number of locks, an upload would wait
-//! for disk writes of other xorbs, and clients could choose hashes that collide.
+//! Each key has its own lock. If keys shared a fixed number of locks, an upload would wait for disk
+//! writes of other xorbs, and clients could choose hashes that collide.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 
 use crate::format::XorbHash;
 
+/// The locks of xorbs.
+pub(in crate::service) type PublishLocks = KeyLocks<XorbHash>;
+
+/// What a key can be.
+pub(in crate::service) trait Key: Copy + Debug + Eq + Hash {}
+
+impl<K: Copy + Debug + Eq + Hash> Key for K {}
+
 /// The locks that are held or waited for.
-#[derive(Clone, Debug, Default)]
-pub(in crate::service) struct PublishLocks {
-    locks: Arc<Mutex<HashMap<XorbHash, Lock>>>,
+#[derive(Clone, Debug)]
+pub(in crate::service) struct KeyLocks<K: Key> {
+    locks: Arc<Mutex<HashMap<K, Lock>>>,
+}
+
+impl<K: Key> Default for KeyLocks<K> {
+    fn default() -> Self {
+        Self { locks: Arc::default() }
+    }
 }
 
 type Lock = Arc<tokio::sync::Mutex<()>>;
 
-/// Holds this xorb's lock.
+/// Holds the lock of this key.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
-pub(in crate::service) struct Publishing {
+pub(in crate::service) struct KeyLock<K: Key> {
     guard: Option<OwnedMutexGuard<()>>,
-    hash: XorbHash,
-    home: PublishLocks,
+    key: K,
+    home: KeyLocks<K>,
 }
 
-impl PublishLocks {
-    /// Waits for the lock of this xorb, in the order of requests.
-    pub(in crate::service) async fn lock(&self, hash: XorbHash) -> Publishing {
+impl<K: Key> KeyLocks<K> {
+    /// Waits for the lock of this key, in the order of requests.
+    pub(in crate::service) async fn lock(&self, key: K) -> KeyLock<K> {
         // Created before the wait, so that dropping a cancelled wait removes the lock, too.
-        let mut publishing = Publishing { guard: None, hash, home: self.clone() };
-        let lock = Arc::clone(self.locks().entry(hash).or_default());
-        publishing.guard = Some(lock.lock_owned().await);
-        publishing
+        let mut held = KeyLock { guard: None, key, home: self.clone() };
+        let lock = Arc::clone(self.locks().entry(key).or_default());
+        held.guard = Some(lock.lock_owned().await);
+        held
     }
 
-    fn locks(&self) -> MutexGuard<'_, HashMap<XorbHash, Lock>> {
+    fn locks(&self) -> MutexGuard<'_, HashMap<K, Lock>> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Publishing {
+impl<K: Key> Drop for KeyLock<K> {
     fn drop(&mut self) {
         drop(self.guard.take());
         let mut locks = self.home.locks();
         // Each holder or waiter has one reference, and takes it under this mutex. So a count of one
         // means that only the map has a reference.
-        if locks.get(&self.hash).is_some_and(|lock| Arc::strong_count(lock) == 1) {
-            locks.remove(&self.hash);
+        if locks.get(&self.key).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            locks.remove(&self.key);
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::blob::fs::FsBlobStore;
 use crate::blob::records::RecordStore;
 use crate::blob::records::fs::FsRecordStore;
 use crate::index::sqlite::{Replacement, SqliteIndex};
-use crate::index::{Index, IndexError, IndexErrorKind, RecordIndex};
+use crate::index::{HubIndex, IndexErrorKind};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::metrics::Metrics;
@@ -69,6 +69,7 @@ struct Record<'a> {
     damaged_xorbs: u64,
     damaged_records: u64,
     left_out: u64,
+    left_out_hub: u64,
     old_index: Option<String>,
 }
 
@@ -99,16 +100,13 @@ pub(super) fn rebuild_at(args: RebuildArgs, clock: &Arc<dyn Clock>) -> anyhow::R
     replacement.finish()?;
     let rebuilt = remote::run(async {
         let records = Arc::new(FsRecordStore::open(&data_dir, Pool::new(4))?);
-        complete_records(&data_dir, &records, clock, args.accept_incomplete).await?;
+        complete_records(&data_dir, &records, clock, args.accept_incomplete, &output).await?;
         // Without syncs, because a crash makes this index worthless anyway; `publish` makes it
         // durable.
         let index = SqliteIndex::open_unsynced(&replacement.begin()?).await?;
         let store = open_store(&data_dir, &records, &index, Arc::clone(clock))?;
         let watch: Arc<dyn crate::service::archive::Watch> = Progress::new(&output, "rebuild");
         let rebuilt = Box::pin(store.rebuild(&watch)).await;
-        if rebuilt.is_ok() {
-            copy_hub(&data_dir, &records, &store, &output).await;
-        }
         index.close().await;
         Ok(rebuilt?)
     })?;
@@ -141,13 +139,31 @@ async fn complete_records(
     records: &Arc<FsRecordStore>,
     clock: &Arc<dyn Clock>,
     accept_incomplete: bool,
+    output: &Output,
 ) -> anyhow::Result<()> {
-    if records.is_complete().await? {
-        return Ok(());
-    }
     let old = data_dir.join("index.sqlite");
     // An empty index is treated as missing, because it would say that nothing was registered.
     let is_there = old.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
+    if records.is_complete().await? {
+        let is_certain = match has_unrecorded_hub(&old).await {
+            Some(is_certain) if is_there => is_certain,
+            _ => return Ok(()),
+        };
+        return match from_old(data_dir, records, clock, &old).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_certain && !accept_incomplete => Err(error).context(
+                "some repositories of the Hub have no record, and the old index cannot be used; with \
+                 --accept-incomplete the new index does not have them",
+            ),
+            Err(error) => {
+                output.remark(format_args!(
+                    "if an earlier version has made repositories of the Hub, they are lost, because the old index \
+                     cannot be used: {error:#}"
+                ));
+                Ok(())
+            }
+        };
+    }
     // `Ok(false)` means that there is no old index.
     let completed = if is_there { from_old(data_dir, records, clock, &old).await } else { Ok(false) };
     match completed {
@@ -162,6 +178,19 @@ async fn complete_records(
             "some registrations have no record, and the old index cannot be read; with --accept-incomplete the \
              new index has only the recorded files",
         ),
+    }
+}
+
+/// Whether an old index certainly has Hub repositories without records, from a version that wrote
+/// none. `None` if it has none, or cannot be read.
+async fn has_unrecorded_hub(old: &Path) -> Option<bool> {
+    match SqliteIndex::open_read_only(old).await {
+        Ok(index) => {
+            let found = index.find_unrecorded_hub_repo().await;
+            index.close().await;
+            found.is_ok_and(|found| found.is_some()).then_some(true)
+        }
+        Err(error) => (error.kind == IndexErrorKind::Older).then_some(false),
     }
 }
 
@@ -182,37 +211,6 @@ async fn from_old(
     };
     index.close().await;
     completed
-}
-
-/// Copies the Hub repositories from the old index, because they have no records. If it cannot be
-/// read, says so; the files of the repositories are in the new index all the same.
-async fn copy_hub(data_dir: &Path, records: &FsRecordStore, store: &Store, output: &Output) {
-    let old = data_dir.join("index.sqlite");
-    if !old.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0) {
-        return;
-    }
-    match copy_hub_from(&old, records, store).await {
-        Ok(0) => {}
-        Ok(count) => output.remark(format_args!("repositories of the Hub copied from the old index: {count}")),
-        // Versions before the Hub.
-        Err(error) if error.downcast_ref::<IndexError>().is_some_and(|error| error.kind == IndexErrorKind::Older) => {}
-        Err(error) => output.remark(format_args!(
-            "if the store had repositories of the Hub, they are lost, because the old index cannot be read: {error:#}"
-        )),
-    }
-}
-
-async fn copy_hub_from(old: &Path, records: &FsRecordStore, store: &Store) -> anyhow::Result<usize> {
-    let id = records.store_id().await?;
-    let index = SqliteIndex::open_read_only(old).await?;
-    let copied = match index.store_mark().await {
-        // An index of another store has other repositories.
-        Ok(mark) if mark.id != id => Ok(0),
-        Ok(_) => store.copy_hub_from(&(Arc::new(index.clone()) as Arc<dyn Index>)).await,
-        Err(error) => Err(error),
-    };
-    index.close().await;
-    Ok(copied?)
 }
 
 /// Opens the store over this index, with two disk workers per CPU.
@@ -240,6 +238,7 @@ fn report(data_dir: &Path, rebuilt: &Rebuilt, old: Option<&Path>, output: &Outpu
         damaged_xorbs: rebuilt.damaged_xorb_count,
         damaged_records: rebuilt.damaged_record_count,
         left_out: rebuilt.left_out_count,
+        left_out_hub: rebuilt.left_out_hub_count,
         old_index: old.clone(),
     })?;
     let (xorbs, records) = (Count(rebuilt.xorb_count, "xorb"), Count(rebuilt.record_count, "record"));
@@ -249,9 +248,13 @@ fn report(data_dir: &Path, rebuilt: &Rebuilt, old: Option<&Path>, output: &Outpu
     if rebuilt.has_problems() {
         let damaged = Count(rebuilt.damaged_xorb_count, "xorb");
         let (records, left) = (Count(rebuilt.damaged_record_count, "record"), rebuilt.left_out_count);
+        let hub = match rebuilt.left_out_hub_count {
+            0 => String::new(),
+            count => format!(" and {} of Hub repositories", Count(count, "change")),
+        };
         bail!(
-            "{damaged} and {records} damaged, {left} file registrations left out; everything else is in the new \
-             index"
+            "{damaged} and {records} damaged, {left} file registrations{hub} left out; everything else is in the \
+             new index"
         );
     }
     Ok(())

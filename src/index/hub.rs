@@ -4,7 +4,8 @@
 //! After `Ok` of [`HubIndex::move_hub_ref`] the branch names the new commit, durably, and every
 //! directory and file of the commit has a row, because the caller has added them before.
 
-pub(in crate::index) mod verbs;
+pub(in crate::index) mod sql;
+mod verbs;
 
 use futures_util::future::BoxFuture;
 
@@ -114,13 +115,15 @@ pub struct HubTree {
 /// Methods for Hub repositories.
 pub trait HubIndex {
     /// Creates a repository whose branch `main` names this commit. The directories and files of the
-    /// commit are added with it. `None` if a repository of this kind has the name, in any case.
+    /// commit are added with it. `record` is the number of its record. `None` if a repository of
+    /// this kind has the name, in any case.
     fn create_hub_repo(
         &self,
         repo: NewHubRepo,
         first: HubCommit,
         trees: Vec<HubTree>,
         blobs: Vec<HubBlob>,
+        record: u64,
     ) -> BoxFuture<'_, Result<Option<i64>, IndexError>>;
 
     /// The repository with this name, in any case.
@@ -165,16 +168,26 @@ pub trait HubIndex {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<(), IndexError>>;
 
-    /// Adds a commit, and makes a branch name it if the branch names the parent of the commit.
-    /// Otherwise changes nothing and returns `false`.
-    fn move_hub_ref(&self, repo: i64, name: String, commit: HubCommit) -> BoxFuture<'_, Result<bool, IndexError>>;
+    /// Adds a commit, and makes a branch name it if it names the commit `from` now. Otherwise
+    /// changes nothing and returns `false`.
+    fn move_hub_ref(
+        &self,
+        repo: i64,
+        from: HubRef,
+        commit: HubCommit,
+        record: u64,
+    ) -> BoxFuture<'_, Result<bool, IndexError>>;
 
     /// Creates a branch or tag that names an existing commit. `false` if the name exists, or the
     /// commit does not.
-    fn create_hub_ref(&self, repo: i64, new: HubRef) -> BoxFuture<'_, Result<bool, IndexError>>;
+    fn create_hub_ref(&self, repo: i64, new: HubRef, record: u64) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Deletes a branch or tag. `false` if it does not exist.
-    fn delete_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<bool, IndexError>>;
+    /// Deletes a branch or tag. `false` if it does not exist, or names another commit.
+    fn delete_hub_ref(&self, repo: i64, old: HubRef, record: u64) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// Sets whether a repository is private. `false` if it does not exist.
+    fn set_hub_repo_private(&self, repo: i64, is_private: bool, record: u64)
+    -> BoxFuture<'_, Result<bool, IndexError>>;
 
     /// A page of the commits of a repository, by id, those after `after`.
     fn list_hub_commits(
@@ -201,7 +214,8 @@ pub trait HubIndex {
     ) -> BoxFuture<'_, Result<Vec<HubBlob>, IndexError>>;
 
     /// Creates a repository from a copy, without branches. Returns its number, which differs from
-    /// that of the copy. A repository with this storage name stays, with the times of the copy.
+    /// that of the copy. A repository with this storage name stays, with the times and the
+    /// visibility of the copy.
     fn restore_hub_repo(&self, copy: HubRepo) -> BoxFuture<'_, Result<i64, IndexError>>;
 
     /// Adds commits to a repository. Those that it has stay as they are.
@@ -209,6 +223,20 @@ pub trait HubIndex {
 
     /// Makes these the branches and tags of a repository, in place of those that it has.
     fn set_hub_refs(&self, repo: i64, refs: Vec<HubRef>) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Makes a branch or tag name this commit, which the repository has, whatever it names now.
+    /// Without a commit, deletes it.
+    fn put_hub_ref(&self, repo: i64, name: String, target: Option<ObjectId>) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// A repository whose state is not in the registration log; `None` if there is none.
+    fn find_unrecorded_hub_repo(&self) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>>;
+
+    /// Notes that the state of a repository is in the registration log.
+    fn set_hub_repo_recorded(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Deletes a repository with all of its rows: a replay does, of one that has only its first
+    /// commit.
+    fn drop_hub_repo(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>>;
 
     /// Deletes the repositories without any branch or tag: their copy was cut off.
     fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>>;

@@ -34,7 +34,7 @@ use tokio::sync::oneshot;
 use self::batch::Inbox;
 pub(super) use self::copy::{CopyError, Copying, Run};
 use self::draft_slot::DraftSlot;
-pub(super) use self::key_locks::{KeyLocks, PublishLocks};
+pub(super) use self::key_locks::{KeyLock, KeyLocks, PublishLocks};
 use super::access::Claims;
 use super::error::UploadError;
 use super::heal::max_worth;

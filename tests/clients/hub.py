@@ -120,6 +120,7 @@ def check(server, python, directory, rng):
     run("pull", reader, to="before", revision=head)
     compare(directory / "before", {**files, ".gitattributes": None})
     check_reads(server, reader, files["model.safetensors"])
+    run("end", writer)
     if server.auth == "token":
         foreign = server.token("write", "models/me/other")
         for path in f"/api/models/{REPO}", f"/api/models/{REPO}/tree/main", f"/{REPO}/resolve/main/config.json":
@@ -276,6 +277,23 @@ def change(directory, auth, head):
     assert len(api.list_repo_refs(REPO).branches) == 1
 
 
+def end(directory, auth):
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    files = set(api.list_repo_files(REPO))
+    api.super_squash_history(REPO, commit_message="squashed")
+    assert [commit.title for commit in api.list_repo_commits(REPO)] == ["squashed"]
+    assert set(api.list_repo_files(REPO)) == files
+    for visibility in "private", "public":
+        # Version 2 has `visibility`, those before it `private`.
+        try:
+            api.update_repo_settings(REPO, visibility=visibility)
+        except TypeError:
+            api.update_repo_settings(REPO, private=visibility == "private")
+        assert api.model_info(REPO).private == (visibility == "private")
+
+
 def refused(directory, auth, foreign):
     from huggingface_hub import HfApi
     from huggingface_hub.utils import HfHubHTTPError, RepositoryNotFoundError
@@ -290,7 +308,7 @@ def refused(directory, auth, foreign):
 
 if __name__ == "__main__":
     if sys.argv[1] == "--client":
-        verbs = {"push": push, "pull": pull, "inspect": inspect, "change": change, "refused": refused}
+        verbs = {"push": push, "pull": pull, "inspect": inspect, "change": change, "end": end, "refused": refused}
         print(json.dumps(verbs[sys.argv[2]](**json.loads(sys.argv[3]))))
     else:
         main(*sys.argv[1:])

@@ -57,6 +57,11 @@ fn for_repos() -> Vec<Route> {
             .takes(json())
             .responses(200, "created", json())
             .fails(&[409]),
+        Route::put("/api/{kind}/{namespace}/{name}/settings", Write, repos::set)
+            .says("Make a repository private or public")
+            .takes(json())
+            .responses(200, "changed", json())
+            .fails(&[404]),
         Route::get("/api/{kind}", Read, repos::list).says("List repositories").responses(200, "a page", json()),
         Route::get("/api/{kind}/{namespace}/{name}", Read, repos::info)
             .also(&["/api/{kind}/{namespace}/{name}/revision/{revision}"])
@@ -103,6 +108,11 @@ fn for_revisions() -> Vec<Route> {
             .says("Delete a tag")
             .responses(200, "deleted", json())
             .fails(&[404]),
+        Route::post("/api/{kind}/{namespace}/{name}/super-squash/{revision}", Write, refs::squash)
+            .says("Replace the history of a branch by one commit")
+            .takes(json())
+            .responses(200, "squashed", json())
+            .fails(&[404, 409]),
         Route::get("/api/{kind}/{namespace}/{name}/commits/{revision}", Read, refs::history)
             .says("List the commits of a revision, the newest first")
             .responses(200, "a page", json())

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::problem::HubProblem;
 use super::repos::{link, parse, parse_or_default};
 use super::target::{Pairs, Target};
-use super::wire::{self, RefJson};
+use super::wire::{self, RefJson, SquashJson};
 use crate::http::AppState;
 use crate::http::auth::Caller;
 use crate::http::origin::BaseUrl;
@@ -66,6 +66,19 @@ pub(super) async fn delete_branch(
 ) -> Result<Json<Value>, HubProblem> {
     let open = state.server.open_hub_repo(&claims, &target.name, Write).await?;
     state.server.delete_hub_ref(&open, format!("refs/heads/{}", target.revision)).await?;
+    Ok(Json(json!({})))
+}
+
+/// `POST …/super-squash/{branch}`.
+pub(super) async fn squash(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    target: Target,
+    body: Body,
+) -> Result<Json<Value>, HubProblem> {
+    let request: Option<SquashJson> = parse_or_default(&state, body).await?;
+    let open = state.server.open_hub_repo(&claims, &target.name, Write).await?;
+    state.server.squash(&open, &target.revision, request.unwrap_or_default().message).await?;
     Ok(Json(json!({})))
 }
 

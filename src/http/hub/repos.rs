@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::MAX_BODY_LEN;
 use super::problem::HubProblem;
 use super::target::{Kind, Pairs, Target};
-use super::wire::{self, CreateJson};
+use super::wire::{self, CreateJson, SettingsJson};
 use crate::http::AppState;
 use crate::http::auth::Caller;
 use crate::http::body::PacedBody;
@@ -81,15 +81,8 @@ pub(super) async fn create(
     body: Body,
 ) -> Result<Response, HubProblem> {
     let request: CreateJson = parse(&state, body).await?;
-    let kind = wire::parse_kind(request.kind.as_deref());
-    let kind = kind.ok_or_else(|| HubProblem::invalid("The type must be model, dataset or space."))?;
-    // Some clients send the whole id as the name.
-    let (namespace, name) = match (request.organization, request.name.split_once('/')) {
-        (Some(organization), _) => (organization, request.name),
-        (None, Some((namespace, name))) => (namespace.to_owned(), name.to_owned()),
-        (None, None) => (name_of(&claims), request.name),
-    };
-    let name = HubName::new(kind, &namespace, &name)?;
+    let name = parse_name(&claims, request.kind.as_deref(), request.organization, request.name)?;
+    let kind = name.kind();
     let is_private = request.private.unwrap_or(request.visibility.as_deref() != Some("public"));
     let created = state.server.create_hub_repo(&claims, &name, is_private).await;
     let id = format!("{}/{}", name.namespace(), name.name());
@@ -106,6 +99,49 @@ pub(super) async fn create(
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// The name of a repository in a body.
+fn parse_name(
+    claims: &Claims,
+    kind: Option<&str>,
+    organization: Option<String>,
+    name: String,
+) -> Result<HubName, HubProblem> {
+    let kind = wire::parse_kind(kind);
+    let kind = kind.ok_or_else(|| HubProblem::invalid("The type must be model, dataset or space."))?;
+    // Some clients send the whole id as the name.
+    let (namespace, name) = match (organization, name.split_once('/')) {
+        (Some(organization), _) => (organization, name),
+        (None, Some((namespace, name))) => (namespace.to_owned(), name.to_owned()),
+        (None, None) => (name_of(claims), name),
+    };
+    Ok(HubName::new(kind, &namespace, &name)?)
+}
+
+/// `PUT …/settings`.
+pub(super) async fn set(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    target: Target,
+    body: Body,
+) -> Result<Json<Value>, HubProblem> {
+    let SettingsJson { private, visibility, gated } = parse(&state, body).await?;
+    let open = state.server.open_hub_repo(&claims, &target.name, Write).await?;
+    if gated.is_some_and(|gated| gated != json!(false)) {
+        return Err(HubProblem::invalid("This server has no access requests; gated can only be false."));
+    }
+    let is_private = match (private, visibility.as_deref()) {
+        (Some(is_private), _) => Some(is_private),
+        (None, Some("private")) => Some(true),
+        (None, Some("public")) => Some(false),
+        (None, Some(_)) => return Err(HubProblem::invalid("The visibility must be private or public.")),
+        (None, None) => None,
+    };
+    if let Some(is_private) = is_private {
+        state.server.set_hub_repo_private(&open, is_private).await?;
+    }
+    Ok(Json(json!({})))
 }
 
 /// The page of a repository, from which clients parse its id.

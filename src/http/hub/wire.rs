@@ -19,6 +19,21 @@ pub(super) struct CreateJson {
     pub(super) visibility: Option<String>,
 }
 
+/// Body of `PUT …/settings`.
+#[derive(Debug, Deserialize)]
+pub(super) struct SettingsJson {
+    pub(super) private: Option<bool>,
+    pub(super) visibility: Option<String>,
+    /// `false`, or how access requests are approved.
+    pub(super) gated: Option<serde_json::Value>,
+}
+
+/// Body of `POST …/super-squash/{branch}`.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct SquashJson {
+    pub(super) message: Option<String>,
+}
+
 /// Body of `POST …/preupload/{revision}`.
 #[derive(Debug, Deserialize)]
 pub(super) struct PreuploadJson {

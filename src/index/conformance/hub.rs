@@ -14,6 +14,9 @@ suite! {
     branches_and_tags_name_commits_that_exist
     repositories_are_listed_by_kind_from_the_newest_on
     repository_is_restored_with_its_branches_or_discarded
+    dropped_repository_leaves_no_row_and_its_name_is_free
+    change_marks_its_record_and_a_refused_one_does_not
+    repository_without_records_is_found_until_it_has_some
 }
 
 const MAIN: &str = "refs/heads/main";
@@ -52,15 +55,20 @@ fn tree(byte: u8) -> HubTree {
     HubTree { id: id(byte), entries: vec![byte; 3] }
 }
 
+/// A branch or tag at this commit.
+fn at(name: &str, byte: u8) -> HubRef {
+    HubRef { name: name.to_owned(), target: id(byte) }
+}
+
 async fn create(db: &Db, kind: RepoKind, name: &str) -> i64 {
-    let created = db.create_hub_repo(repo(kind, name), commit(1, None), vec![tree(0x81)], vec![blob(1)]).await;
+    let created = db.create_hub_repo(repo(kind, name), commit(1, None), vec![tree(0x81)], vec![blob(1)], 5).await;
     created.unwrap().unwrap()
 }
 
 async fn repository_is_created_once_whatever_the_case_of_its_name(db: Db) {
     let number = create(&db, RepoKind::Model, "Bert").await;
     let again = repo(RepoKind::Model, "bERT");
-    assert_eq!(db.create_hub_repo(again, commit(2, None), vec![tree(9)], Vec::new()).await.unwrap(), None);
+    assert_eq!(db.create_hub_repo(again, commit(2, None), vec![tree(9)], Vec::new(), 6).await.unwrap(), None);
     assert_eq!(db.find_hub_tree(number, id(9)).await.unwrap(), None, "the second one has added nothing");
     let found = db.find_hub_repo(RepoKind::Model, "aCME".to_owned(), "BERT".to_owned()).await.unwrap().unwrap();
     assert_eq!((found.id, found.namespace.as_str(), found.name.as_str()), (number, "Acme", "Bert"));
@@ -75,13 +83,13 @@ async fn repository_is_created_once_whatever_the_case_of_its_name(db: Db) {
 
 async fn branch_moves_only_from_the_parent_of_the_commit(db: Db) {
     let number = create(&db, RepoKind::Model, "bert").await;
-    assert!(db.move_hub_ref(number, MAIN.to_owned(), commit(2, Some(1))).await.unwrap());
+    assert!(db.move_hub_ref(number, at(MAIN, 1), commit(2, Some(1)), 7).await.unwrap());
     // A commit that lost the race leaves no row.
-    assert!(!db.move_hub_ref(number, MAIN.to_owned(), commit(3, Some(1))).await.unwrap());
+    assert!(!db.move_hub_ref(number, at(MAIN, 1), commit(3, Some(1)), 7).await.unwrap());
     assert_eq!(db.find_hub_commit(number, id(3)).await.unwrap(), None);
-    assert!(!db.move_hub_ref(number, MAIN.to_owned(), commit(4, None)).await.unwrap());
-    assert!(!db.move_hub_ref(number, "refs/heads/none".to_owned(), commit(4, Some(2))).await.unwrap());
-    assert!(!db.move_hub_ref(number + 1, MAIN.to_owned(), commit(4, Some(2))).await.unwrap());
+    assert!(!db.move_hub_ref(number, at(MAIN, 9), commit(4, None), 7).await.unwrap());
+    assert!(!db.move_hub_ref(number, at("refs/heads/none", 2), commit(4, Some(2)), 7).await.unwrap());
+    assert!(!db.move_hub_ref(number + 1, at(MAIN, 2), commit(4, Some(2)), 7).await.unwrap());
     assert_eq!(db.find_hub_ref(number, MAIN.to_owned()).await.unwrap(), Some(id(2)));
     assert_eq!(db.find_hub_commit(number, id(2)).await.unwrap(), Some(commit(2, Some(1))));
     let found = db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "bert".to_owned()).await.unwrap().unwrap();
@@ -125,17 +133,17 @@ fn wide(n: u32) -> ObjectId {
 
 async fn branches_and_tags_name_commits_that_exist(db: Db) {
     let number = create(&db, RepoKind::Model, "bert").await;
-    let new = |name: &str, byte: u8| HubRef { name: name.to_owned(), target: id(byte) };
-    assert!(db.create_hub_ref(number, new("refs/tags/v1", 1)).await.unwrap());
-    assert!(!db.create_hub_ref(number, new("refs/tags/v1", 1)).await.unwrap());
-    assert!(!db.create_hub_ref(number, new("refs/tags/v2", 9)).await.unwrap());
-    assert!(db.create_hub_ref(number, new("refs/heads/Main", 1)).await.unwrap(), "names differ by case");
+    assert!(db.create_hub_ref(number, at("refs/tags/v1", 1), 8).await.unwrap());
+    assert!(!db.create_hub_ref(number, at("refs/tags/v1", 1), 8).await.unwrap());
+    assert!(!db.create_hub_ref(number, at("refs/tags/v2", 9), 8).await.unwrap());
+    assert!(db.create_hub_ref(number, at("refs/heads/Main", 1), 8).await.unwrap(), "names differ by case");
     let page = db.list_hub_refs(number, String::new(), 2).await.unwrap();
-    assert_eq!(page, [new("refs/heads/Main", 1), new(MAIN, 1)]);
+    assert_eq!(page, [at("refs/heads/Main", 1), at(MAIN, 1)]);
     let rest = db.list_hub_refs(number, MAIN.to_owned(), 2).await.unwrap();
-    assert_eq!(rest, [new("refs/tags/v1", 1)]);
-    assert!(db.delete_hub_ref(number, "refs/tags/v1".to_owned()).await.unwrap());
-    assert!(!db.delete_hub_ref(number, "refs/tags/v1".to_owned()).await.unwrap());
+    assert_eq!(rest, [at("refs/tags/v1", 1)]);
+    assert!(!db.delete_hub_ref(number, at("refs/tags/v1", 2), 9).await.unwrap());
+    assert!(db.delete_hub_ref(number, at("refs/tags/v1", 1), 9).await.unwrap());
+    assert!(!db.delete_hub_ref(number, at("refs/tags/v1", 1), 10).await.unwrap());
     assert_eq!(db.find_hub_ref(number, "refs/tags/v1".to_owned()).await.unwrap(), None);
 }
 
@@ -152,7 +160,7 @@ async fn repositories_are_listed_by_kind_from_the_newest_on(db: Db) {
 
 async fn repository_is_restored_with_its_branches_or_discarded(db: Db) {
     let number = create(&db, RepoKind::Model, "bert").await;
-    assert!(db.move_hub_ref(number, MAIN.to_owned(), commit(2, Some(1))).await.unwrap());
+    assert!(db.move_hub_ref(number, at(MAIN, 1), commit(2, Some(1)), 7).await.unwrap());
     let copy = db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "bert".to_owned()).await.unwrap().unwrap();
     let other =
         HubRepo { id: 99, name: "other".to_owned(), storage_name: "models/Acme/other".to_owned(), ..copy.clone() };
@@ -184,4 +192,62 @@ async fn repository_is_restored_with_its_branches_or_discarded(db: Db) {
         assert_eq!(db.find_hub_ref(kept, MAIN.to_owned()).await.unwrap(), Some(id(2)));
         assert_ne!(db.list_hub_blobs(kept, None, 9).await.unwrap(), []);
     }
+}
+
+async fn dropped_repository_leaves_no_row_and_its_name_is_free(db: Db) {
+    let (number, other) = (create(&db, RepoKind::Model, "bert").await, create(&db, RepoKind::Model, "other").await);
+    db.add_hub_objects(number, (0..9).map(tree).collect(), (0..9).map(blob).collect(), NOW).await.unwrap();
+    db.drop_hub_repo(number).await.unwrap();
+    assert_eq!(db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "bert".to_owned()).await.unwrap(), None);
+    assert_eq!(db.list_hub_refs(number, String::new(), 9).await.unwrap(), []);
+    assert_eq!(db.list_hub_blobs(number, None, 9).await.unwrap(), []);
+    assert_eq!(db.list_hub_trees(number, None, 9).await.unwrap(), []);
+    assert_eq!(db.list_hub_commits(number, None, 9).await.unwrap(), []);
+    assert_eq!(db.list_hub_blobs(other, None, 9).await.unwrap(), [blob(1)]);
+    assert_ne!(create(&db, RepoKind::Model, "BERT").await, number);
+}
+
+async fn change_marks_its_record_and_a_refused_one_does_not(db: Db) {
+    db.set_store(crate::format::StoreId::from_bytes([1; 16]), None).await.unwrap();
+    let last = async || db.store_mark().await.unwrap().last_record;
+    let number = create(&db, RepoKind::Model, "bert").await;
+    assert_eq!(last().await, Some(5));
+    let again = db.create_hub_repo(repo(RepoKind::Model, "bert"), commit(1, None), Vec::new(), Vec::new(), 20).await;
+    assert_eq!(again.unwrap(), None);
+    assert!(!db.move_hub_ref(number, at(MAIN, 3), commit(2, Some(1)), 21).await.unwrap());
+    assert!(!db.create_hub_ref(number, at(MAIN, 1), 22).await.unwrap());
+    assert!(!db.delete_hub_ref(number, at(MAIN, 3), 23).await.unwrap());
+    assert!(!db.set_hub_repo_private(number + 1, true, 24).await.unwrap());
+    assert_eq!(last().await, Some(5));
+    assert!(db.move_hub_ref(number, at(MAIN, 1), commit(2, Some(1)), 31).await.unwrap());
+    assert_eq!(last().await, Some(31));
+    assert!(db.create_hub_ref(number, at("refs/tags/v1", 1), 32).await.unwrap());
+    assert_eq!(last().await, Some(32));
+    assert!(db.delete_hub_ref(number, at("refs/tags/v1", 1), 33).await.unwrap());
+    assert_eq!(last().await, Some(33));
+    assert!(db.set_hub_repo_private(number, false, 34).await.unwrap());
+    assert_eq!(last().await, Some(34));
+    let found = db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "bert".to_owned()).await.unwrap().unwrap();
+    assert!(!found.is_private);
+    // A commit without a parent in place of the head.
+    assert!(db.move_hub_ref(number, at(MAIN, 2), commit(4, None), 35).await.unwrap());
+    assert_eq!(last().await, Some(35));
+}
+
+async fn repository_without_records_is_found_until_it_has_some(db: Db) {
+    create(&db, RepoKind::Model, "bert").await;
+    assert_eq!(db.find_unrecorded_hub_repo().await.unwrap(), None);
+    let copy = db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "bert".to_owned()).await.unwrap().unwrap();
+    let copy = HubRepo { name: "copy".to_owned(), storage_name: "models/Acme/copy".to_owned(), ..copy };
+    let restored = db.restore_hub_repo(copy.clone()).await.unwrap();
+    assert_eq!(db.find_unrecorded_hub_repo().await.unwrap(), Some(HubRepo { id: restored, ..copy }));
+    db.add_hub_commits(restored, vec![commit(1, None), commit(2, None)]).await.unwrap();
+    for (name, target) in
+        [(MAIN, Some(id(1))), ("refs/tags/v1", Some(id(1))), (MAIN, Some(id(2))), ("refs/tags/v1", None)]
+    {
+        db.put_hub_ref(restored, name.to_owned(), target).await.unwrap();
+    }
+    assert_eq!(db.list_hub_refs(restored, String::new(), 9).await.unwrap(), [at(MAIN, 2)]);
+    db.set_hub_repo_recorded(restored).await.unwrap();
+    assert_eq!(db.find_unrecorded_hub_repo().await.unwrap(), None);
 }

@@ -1,119 +1,4 @@
-//! The SQL of [`HubIndex`](super::HubIndex), one text for every database: parameters are `$1` and
-//! so on, and each statement is in the common part of the dialects.
-
-use super::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
-use crate::git::ObjectId;
-use crate::index::decode::by_name;
-
-by_name!(HubRepo { id, kind, namespace, name, storage_name, is_private, created, updated });
-by_name!(HubRef { name, target });
-by_name!(HubTree { id, entries });
-by_name!(HubCommit { id, tree, parent, at, author, message });
-by_name!(HubBlob { id, len, sha256, file });
-
-pub(in crate::index) const CREATE: &str = "INSERT INTO hub_repos \
-     (kind, namespace, name, lower_name, storage_name, is_private, created_at, updated_at) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT DO NOTHING RETURNING id";
-
-pub(in crate::index) const FIND: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
-     created_at AS created, updated_at AS updated FROM hub_repos WHERE kind = $1 AND lower_name = $2";
-
-pub(in crate::index) const LIST: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
-     created_at AS created, updated_at AS updated FROM hub_repos WHERE kind = $1 AND id < $2 ORDER BY id DESC LIMIT $3";
-
-pub(in crate::index) const FIND_REF: &str = "SELECT target FROM hub_refs WHERE repo_id = $1 AND name = $2";
-
-pub(in crate::index) const LIST_REFS: &str =
-    "SELECT name, target FROM hub_refs WHERE repo_id = $1 AND name > $2 ORDER BY name LIMIT $3";
-
-pub(in crate::index) const FIND_COMMIT: &str = "SELECT oid AS id, tree, parent, at, author, message FROM hub_commits \
-     WHERE repo_id = $1 AND oid = $2";
-
-pub(in crate::index) const FIND_TREE: &str = "SELECT entries FROM hub_trees WHERE repo_id = $1 AND oid = $2";
-
-pub(in crate::index) const FIND_BLOBS: &str = "SELECT oid AS id, len, sha256, file FROM hub_blobs WHERE repo_id = ";
-
-pub(in crate::index) const ADD_TREES: (&str, &str) = (
-    "INSERT INTO hub_trees (repo_id, oid, since, entries) ",
-    " ON CONFLICT (repo_id, oid) DO UPDATE SET since = excluded.since",
-);
-
-pub(in crate::index) const ADD_BLOBS: (&str, &str) = (
-    "INSERT INTO hub_blobs (repo_id, oid, since, len, sha256, file) ",
-    " ON CONFLICT (repo_id, oid) DO UPDATE SET since = excluded.since, len = excluded.len, \
-     sha256 = excluded.sha256, file = excluded.file",
-);
-
-pub(in crate::index) const ADD_COMMIT: &str = "INSERT INTO hub_commits (repo_id, oid, tree, parent, at, author, message) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING";
-
-pub(in crate::index) const MOVE_REF: &str =
-    "UPDATE hub_refs SET target = $3 WHERE repo_id = $1 AND name = $2 AND target = $4";
-
-pub(in crate::index) const TOUCH: &str = "UPDATE hub_repos SET updated_at = $2 WHERE id = $1";
-
-pub(in crate::index) const ADD_REF: &str = "INSERT INTO hub_refs (repo_id, name, target) \
-     SELECT repo_id, $3, oid FROM hub_commits WHERE repo_id = $1 AND oid = $2 ON CONFLICT DO NOTHING";
-
-pub(in crate::index) const DELETE_REF: &str = "DELETE FROM hub_refs WHERE repo_id = $1 AND name = $2";
-
-pub(in crate::index) const LIST_COMMITS: &str = "SELECT oid AS id, tree, parent, at, author, message \
-     FROM hub_commits WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
-
-pub(in crate::index) const LIST_TREES: &str =
-    "SELECT oid AS id, entries FROM hub_trees WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
-
-pub(in crate::index) const LIST_BLOBS: &str =
-    "SELECT oid AS id, len, sha256, file FROM hub_blobs WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
-
-pub(in crate::index) const RESTORE: &str = "INSERT INTO hub_repos \
-     (kind, namespace, name, lower_name, storage_name, is_private, created_at, updated_at) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (storage_name) \
-     DO UPDATE SET created_at = excluded.created_at, updated_at = excluded.updated_at RETURNING id";
-
-pub(in crate::index) const CLEAR_REFS: &str = "DELETE FROM hub_refs WHERE repo_id = $1";
-
-pub(in crate::index) const SET_REFS: (&str, &str) = ("INSERT INTO hub_refs (repo_id, name, target) ", "");
-
-pub(in crate::index) const DISCARD: [&str; 4] = [
-    "DELETE FROM hub_repos WHERE NOT EXISTS (SELECT 1 FROM hub_refs WHERE repo_id = id)",
-    "DELETE FROM hub_commits WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
-    "DELETE FROM hub_trees WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
-    "DELETE FROM hub_blobs WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
-];
-
-/// Objects that one transaction adds: an insert takes some 10 µs each.
-pub(in crate::index) const BATCH_COUNT: usize = 1000;
-
-/// Object ids in one statement.
-pub(in crate::index) const FIND_COUNT: usize = 500;
-
-/// The bytes of an id, as a parameter.
-pub(in crate::index) fn id_bytes(id: ObjectId) -> Vec<u8> {
-    id.as_bytes().to_vec()
-}
-
-/// The bytes of the id after which a page begins. The empty string is before every id.
-pub(in crate::index) fn after_id(after: Option<ObjectId>) -> Vec<u8> {
-    after.map(id_bytes).unwrap_or_default()
-}
-
-/// Rows that have no column for these: the commit of a repository.
-pub(in crate::index) struct CommitColumns {
-    pub(in crate::index) parent: Option<Vec<u8>>,
-    pub(in crate::index) at: i64,
-}
-
-impl CommitColumns {
-    pub(in crate::index) fn of(commit: &HubCommit) -> Self {
-        Self { parent: commit.parent.map(id_bytes), at: commit.at.as_millis().cast_signed() }
-    }
-}
-
-/// The bytes of a tree and its id, as parameters.
-pub(in crate::index) fn tree_columns(tree: &HubTree) -> (Vec<u8>, Vec<u8>) {
-    (id_bytes(tree.id), tree.entries.clone())
-}
+//! The verbs of [`HubIndex`](super::HubIndex), one text for every database.
 
 /// Implements [`HubIndex`](super::HubIndex) for the index of a database. The place of use has the
 /// modules `tx` and `bulk`.
@@ -121,14 +6,16 @@ macro_rules! hub_verbs {
     ($index:ty, $database:ty) => {
         use futures_util::FutureExt;
         use futures_util::future::BoxFuture;
-        use sqlx::{QueryBuilder, query};
+        use sqlx::query::Query;
+        use sqlx::{Database, QueryBuilder, query};
 
         use super::bulk::insert_rows;
         use super::millis;
+        use super::records::mark_record_applied;
         use super::tx::Tx;
         use crate::git::ObjectId;
         use crate::index::error::IndexError;
-        use crate::index::hub::verbs as sql;
+        use crate::index::hub::sql;
         use crate::index::hub::{
             HubBlob, HubCommit, HubIndex, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind, lower_name,
         };
@@ -141,6 +28,7 @@ macro_rules! hub_verbs {
                 first: HubCommit,
                 trees: Vec<HubTree>,
                 blobs: Vec<HubBlob>,
+                record: u64,
             ) -> BoxFuture<'_, Result<Option<i64>, IndexError>> {
                 async move {
                     let mut held = self.writing("create a Hub repository").await?;
@@ -153,6 +41,7 @@ macro_rules! hub_verbs {
                     add_commit(&mut tx, id, &first).await?;
                     let main = query(sql::ADD_REF).bind(id).bind(sql::id_bytes(first.id)).bind("refs/heads/main");
                     tx.execute(main).await?;
+                    mark_record_applied(&mut tx, Some(record)).await?;
                     tx.commit().await?;
                     Ok(Some(id))
                 }
@@ -248,32 +137,44 @@ macro_rules! hub_verbs {
             fn move_hub_ref(
                 &self,
                 repo: i64,
-                name: String,
+                from: HubRef,
                 commit: HubCommit,
+                record: u64,
             ) -> BoxFuture<'_, Result<bool, IndexError>> {
                 async move {
                     let mut held = self.writing("move a branch").await?;
                     let mut tx = held.begin().await?;
-                    let advance = query(sql::MOVE_REF).bind(repo).bind(name).bind(sql::id_bytes(commit.id));
-                    if tx.execute(advance.bind(commit.parent.map(sql::id_bytes))).await? != 1 {
+                    let advance = query(sql::MOVE_REF).bind(repo).bind(from.name).bind(sql::id_bytes(commit.id));
+                    if tx.execute(advance.bind(sql::id_bytes(from.target))).await? != 1 {
                         return Ok(false);
                     }
                     add_commit(&mut tx, repo, &commit).await?;
                     tx.execute(query(sql::TOUCH).bind(repo).bind(millis(commit.at))).await?;
+                    mark_record_applied(&mut tx, Some(record)).await?;
                     tx.commit().await?;
                     Ok(true)
                 }
                 .boxed()
             }
 
-            fn create_hub_ref(&self, repo: i64, new: HubRef) -> BoxFuture<'_, Result<bool, IndexError>> {
+            fn create_hub_ref(&self, repo: i64, new: HubRef, record: u64) -> BoxFuture<'_, Result<bool, IndexError>> {
                 let create = query(sql::ADD_REF).bind(repo).bind(sql::id_bytes(new.target)).bind(new.name);
-                async move { Ok(self.write("create a branch or tag").execute(create).await? == 1) }.boxed()
+                async move { self.change_hub("create a branch or tag", create, record).await }.boxed()
             }
 
-            fn delete_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<bool, IndexError>> {
-                let delete = query(sql::DELETE_REF).bind(repo).bind(name);
-                async move { Ok(self.write("delete a branch or tag").execute(delete).await? == 1) }.boxed()
+            fn delete_hub_ref(&self, repo: i64, old: HubRef, record: u64) -> BoxFuture<'_, Result<bool, IndexError>> {
+                let delete = query(sql::DELETE_REF).bind(repo).bind(old.name).bind(sql::id_bytes(old.target));
+                async move { self.change_hub("delete a branch or tag", delete, record).await }.boxed()
+            }
+
+            fn set_hub_repo_private(
+                &self,
+                repo: i64,
+                is_private: bool,
+                record: u64,
+            ) -> BoxFuture<'_, Result<bool, IndexError>> {
+                let set = query(sql::SET_PRIVATE).bind(repo).bind(is_private);
+                async move { self.change_hub("change a Hub repository", set, record).await }.boxed()
             }
 
             fn list_hub_commits(
@@ -349,6 +250,40 @@ macro_rules! hub_verbs {
                 .boxed()
             }
 
+            fn put_hub_ref(
+                &self,
+                repo: i64,
+                name: String,
+                target: Option<ObjectId>,
+            ) -> BoxFuture<'_, Result<(), IndexError>> {
+                let put = match target {
+                    Some(target) => query(sql::PUT_REF).bind(repo).bind(name).bind(sql::id_bytes(target)),
+                    None => query(sql::DROP_REF).bind(repo).bind(name),
+                };
+                async move { self.write("replay a branch or tag").execute(put).await.map(drop) }.boxed()
+            }
+
+            fn find_unrecorded_hub_repo(&self) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
+                async move { self.read("find a Hub repository").find(query(sql::FIND_UNRECORDED)).await }.boxed()
+            }
+
+            fn set_hub_repo_recorded(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>> {
+                let set = query(sql::SET_RECORDED).bind(repo);
+                async move { self.write("note the records of a Hub repository").execute(set).await.map(drop) }.boxed()
+            }
+
+            fn drop_hub_repo(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>> {
+                async move {
+                    let mut held = self.writing("drop a Hub repository").await?;
+                    let mut tx = held.begin().await?;
+                    for statement in sql::DROP_REPO {
+                        tx.execute(query(statement).bind(repo)).await?;
+                    }
+                    tx.commit().await
+                }
+                .boxed()
+            }
+
             fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>> {
                 async move {
                     let mut held = self.writing("discard parts of Hub repositories").await?;
@@ -359,6 +294,25 @@ macro_rules! hub_verbs {
                     tx.commit().await
                 }
                 .boxed()
+            }
+        }
+
+        impl $index {
+            /// A change of one row, with the number of its record. `false` if no row fits.
+            async fn change_hub(
+                &self,
+                op: &'static str,
+                change: Query<'_, $database, <$database as Database>::Arguments>,
+                record: u64,
+            ) -> Result<bool, IndexError> {
+                let mut held = self.writing(op).await?;
+                let mut tx = held.begin().await?;
+                if tx.execute(change).await? != 1 {
+                    return Ok(false);
+                }
+                mark_record_applied(&mut tx, Some(record)).await?;
+                tx.commit().await?;
+                Ok(true)
             }
         }
 

@@ -1,9 +1,13 @@
-//! Records of Hub repositories in an archive. [`archive`](super) has their layout.
+//! Records of Hub repositories in an archive, and in the registration log. [`archive`](super) has
+//! their layout.
+
+use std::io::Read;
 
 use serde::{Deserialize, Serialize};
 
 use super::catalog::RecordDigest;
-use super::record::frame;
+use super::error::ArchiveError;
+use super::record::{Records, frame};
 use crate::format::FileHash;
 use crate::format::shard::Sha256;
 use crate::git::ObjectId;
@@ -118,8 +122,29 @@ fn heads_of_refs(refs: &[HubRef]) -> Vec<RefHead> {
     refs.iter().map(head).collect()
 }
 
+/// The record of a part other than the refs.
+pub(in crate::service) fn encode_part(part: &HubPart) -> Vec<u8> {
+    encode(part, ("", RecordDigest::of(&[])))
+}
+
+/// The parts of these records. The error says what is malformed.
+pub(in crate::service) fn decode_parts(bytes: &[u8]) -> Result<Vec<HubPart>, ArchiveError> {
+    let (mut records, mut parts) = (Records::new("hub", bytes), Vec::new());
+    while let Some(part) = next_part(&mut records)? {
+        parts.push(part);
+    }
+    Ok(parts)
+}
+
+/// Reads the next record; `None` at the end of the blob.
+pub(super) fn next_part<R: Read>(records: &mut Records<'_, R>) -> Result<Option<HubPart>, ArchiveError> {
+    let Some(head) = records.next::<HubHead>()? else { return Ok(None) };
+    let body = records.body(records.body_len())?;
+    decode(head, body).map(Some).map_err(|reason| records.malformed(&reason))
+}
+
 /// Inverse of [`encode`]. The error says what is malformed.
-pub(super) fn decode(head: HubHead, body: Vec<u8>) -> Result<HubPart, String> {
+fn decode(head: HubHead, body: Vec<u8>) -> Result<HubPart, String> {
     Ok(match head {
         HubHead::Repo { kind, namespace, name, storage_name, private, created_ms, updated_ms } => {
             let known = RepoKind::ALL.into_iter().find(|known| known.plural() == kind);

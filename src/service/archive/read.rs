@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::counted::Counted;
 use super::error::ArchiveError;
-use super::hub::{HubHead, decode};
+use super::hub::next_part;
 use super::record::{CatalogHead, FileHead, KeysHead, Records, XorbHead, parse};
 use super::write::{check_dialect, check_signature};
 use super::{Kind, Watch};
@@ -104,7 +104,7 @@ fn send_blob<R: Read>(blob: UnverifiedBlob<'_, R>, items: &mpsc::Sender<Item>) -
                 Some(head) => Some(Item::File(records.file(head)?)),
                 None => None,
             },
-            Some(Kind::Hub) => next_hub(&mut records)?.map(Item::Hub),
+            Some(Kind::Hub) => next_part(&mut records)?.map(Item::Hub),
             Some(Kind::Keys) => next_keys(&mut records)?.map(Item::Keys),
             Some(Kind::Catalog) => {
                 // A catalog only lists records that were read before. Reading it checks that it is
@@ -135,13 +135,6 @@ fn next_xorb<R: Read>(records: &mut Records<'_, R>) -> Result<Option<UnpackedXor
         return Err(records.malformed("a xorb is not as long as its table says"));
     }
     Ok(Some(UnpackedXorb { hash, chunks, contents: records.body(len)? }))
-}
-
-/// Reads the next record of a blob with Hub repositories; `None` at the end of the blob.
-fn next_hub<R: Read>(records: &mut Records<'_, R>) -> Result<Option<HubPart>, ArchiveError> {
-    let Some(head) = records.next::<HubHead>()? else { return Ok(None) };
-    let body = records.body(records.body_len())?;
-    decode(head, body).map(Some).map_err(|reason| records.malformed(&reason))
 }
 
 /// Reads the next record of a blob with keys; `None` at the end of the blob.

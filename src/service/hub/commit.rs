@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::advance::Ready;
 use super::edit::Editing;
-use super::refs::{author_of, sealed};
+use super::part::sealed;
+use super::refs::author_of;
 use super::{HubError, OpenRepo};
 use crate::format::FileHash;
 use crate::format::shard::Sha256;
 use crate::git::{Entry, EntryKind, ObjectId, Pointer, RepoPath};
-use crate::index::{HubBlob, HubCommit, HubTree};
+use crate::index::{HubBlob, HubCommit, HubRef, HubTree};
 use crate::service::Server;
-use crate::service::upload::KeyLocks;
 
 /// Maximum number of changes of a commit.
 pub(crate) const MAX_CHANGE_COUNT: usize = 25_000;
@@ -84,10 +85,6 @@ pub struct Committed {
     pub is_new: bool,
 }
 
-/// Locks of repositories by their numbers, so that commits of this process to one repository do not
-/// compete: only other processes can move a branch between its read and its write.
-pub(in crate::service) type BranchLocks = KeyLocks<i64>;
-
 /// A change whose contents are stored.
 enum Stored {
     Put(RepoPath, HubBlob),
@@ -95,10 +92,14 @@ enum Stored {
     Delete { path: RepoPath, is_directory: bool },
 }
 
-/// A commit that is ready to be put on a branch.
-struct Ready {
-    commit: HubCommit,
+/// Directories after the changes of a commit.
+struct Applied {
+    /// The root directory.
+    tree: ObjectId,
+    /// Those that have changed.
     trees: Vec<HubTree>,
+    /// The files that were copied.
+    copied: Vec<HubBlob>,
 }
 
 impl Server {
@@ -111,25 +112,20 @@ impl Server {
     /// always moved. Nothing is visible after an error, except that contents may be stored.
     pub async fn commit(self: &Arc<Self>, open: &OpenRepo, request: CommitRequest) -> Result<Committed, HubError> {
         let CommitRequest { branch, message, parent, changes } = request;
-        if message.contains('\0') {
-            return Err(HubError::Invalid("A commit message has no NUL characters.".to_owned()));
-        }
-        if message.len() > MAX_MESSAGE_LEN {
-            return Err(HubError::Invalid(format!("A commit message has at most {MAX_MESSAGE_LEN} bytes.")));
-        }
+        check_message(&message)?;
         let name = format!("refs/heads/{branch}");
         // Before contents are stored, so that a commit to a branch that does not exist stores none.
         self.head(open, &branch, &name).await?;
         let changes = self.store_contents(open, changes).await?;
         let at = self.store.clock.now();
         let author = author_of(&open.claims);
-        let _lock = self.branch_locks.lock(open.repo.id).await;
+        let lock = Arc::new(self.lock_hub_repo(&open.repo.storage_name).await);
         for _ in 0..TRY_COUNT {
             let head = self.head(open, &branch, &name).await?;
             if let Some(parent) = parent.as_deref().filter(|parent| !is_prefix(parent, head.id)) {
                 return self.repeated(open, &head, parent, (&changes, &author, &message)).await;
             }
-            let (tree, trees) = match self.apply(open, &head, &changes).await {
+            let Applied { tree, trees, copied } = match self.apply(open, &head, &changes).await {
                 Ok(applied) => applied,
                 // A deletion that was made by the same commit before: its response was lost.
                 Err(error @ (HubError::NoEntry { .. } | HubError::Invalid(_))) => {
@@ -140,8 +136,7 @@ impl Server {
                 Err(error) => return Err(error),
             };
             if tree == head.tree {
-                // Also then: the earlier contents of a large file may have had a false sha256.
-                self.store.index.add_hub_objects(open.repo.id, Vec::new(), blobs_of(&changes), at).await?;
+                self.renew_blobs(open, blobs_of(&changes), &lock).await?;
                 return Ok(Committed { id: head.id, is_new: false });
             }
             // The clocks of replicas differ a little; a history must not go back in time.
@@ -154,8 +149,11 @@ impl Server {
                 author: author.clone(),
                 message: message.clone(),
             };
-            let ready = Ready { commit: sealed(unsealed)?, trees };
-            if let Some(id) = self.advance(open, name.clone(), ready, &changes).await? {
+            let from = HubRef { name: name.clone(), target: head.id };
+            // The record of a commit has also what it copies: the one that added it may be damaged.
+            let blobs = [blobs_of(&changes), copied].concat();
+            let ready = Ready { from, commit: sealed(unsealed)?, trees, blobs };
+            if let Some(id) = self.advance(open, ready, &lock).await? {
                 return Ok(Committed { id, is_new: true });
             }
         }
@@ -163,7 +161,7 @@ impl Server {
     }
 
     /// The head of a branch.
-    async fn head(&self, open: &OpenRepo, branch: &str, name: &str) -> Result<HubCommit, HubError> {
+    pub(super) async fn head(&self, open: &OpenRepo, branch: &str, name: &str) -> Result<HubCommit, HubError> {
         let target = self.store.index.find_hub_ref(open.repo.id, name.to_owned()).await?;
         let target = target.ok_or_else(|| HubError::NoRevision { revision: branch.to_owned() })?;
         let found = self.store.index.find_hub_commit(open.repo.id, target).await?;
@@ -187,7 +185,7 @@ impl Server {
         }
         // Changes that do not fit on the parent are not those of the head.
         match self.apply(open, &before, changes).await {
-            Ok((tree, _)) if tree == head.tree => Ok(Committed { id: head.id, is_new: false }),
+            Ok(applied) if applied.tree == head.tree => Ok(Committed { id: head.id, is_new: false }),
             Ok(_) | Err(HubError::Invalid(_) | HubError::NoEntry { .. }) => Err(stale()),
             Err(error) => Err(error),
         }
@@ -265,13 +263,9 @@ impl Server {
         Ok(HubBlob { id, len, sha256: Some(sha256), file })
     }
 
-    /// The root directory after these changes, and the directories that have changed.
-    async fn apply(
-        &self,
-        open: &OpenRepo,
-        head: &HubCommit,
-        changes: &[Stored],
-    ) -> Result<(ObjectId, Vec<HubTree>), HubError> {
+    /// The directories after these changes.
+    async fn apply(&self, open: &OpenRepo, head: &HubCommit, changes: &[Stored]) -> Result<Applied, HubError> {
+        let mut copied = Vec::new();
         let mut editing = Editing::begin(&self.store, open, head.tree).await?;
         for change in changes {
             match change {
@@ -286,6 +280,7 @@ impl Server {
                     // A file that cannot be read any more is not copied.
                     let found = self.find_hub_file(open, &commit, from.as_str()).await?;
                     editing.put(path, Entry { kind: EntryKind::File, id: found.blob.id }).await?;
+                    copied.push(found.blob);
                 }
                 Stored::Delete { path, is_directory } => {
                     if !editing.remove(path, *is_directory).await? {
@@ -294,27 +289,20 @@ impl Server {
                 }
             }
         }
-        editing.finish().await
+        let (tree, trees) = editing.finish().await?;
+        Ok(Applied { tree, trees, copied })
     }
+}
 
-    /// Writes the directories and files, then moves the branch. `None` if it has moved meanwhile.
-    async fn advance(
-        self: &Arc<Self>,
-        open: &OpenRepo,
-        name: String,
-        Ready { commit, trees }: Ready,
-        changes: &[Stored],
-    ) -> Result<Option<ObjectId>, HubError> {
-        let blobs = blobs_of(changes);
-        let (index, repo, id) = (Arc::clone(&self.store.index), open.repo.id, commit.id);
-        let write = async move {
-            index.add_hub_objects(repo, trees, blobs, commit.at).await?;
-            index.move_hub_ref(repo, name, commit).await
-        };
-        // In a task, so that a client that disconnects does not leave it half done.
-        let has_moved = self.uninterrupted(write).await?;
-        Ok(has_moved.then_some(id))
+/// Refuses a message that git cannot keep, or that is too long.
+pub(super) fn check_message(message: &str) -> Result<(), HubError> {
+    if message.contains('\0') {
+        return Err(HubError::Invalid("A commit message has no NUL characters.".to_owned()));
     }
+    if message.len() > MAX_MESSAGE_LEN {
+        return Err(HubError::Invalid(format!("A commit message has at most {MAX_MESSAGE_LEN} bytes.")));
+    }
+    Ok(())
 }
 
 /// The files that these changes put, each once.

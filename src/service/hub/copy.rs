@@ -1,45 +1,21 @@
-//! Copies of Hub repositories, for backups and for a rebuilt index.
+//! Copies of Hub repositories, for backups and for the registration log.
 //!
 //! A copy begins with the branches of a moment. Commits, directories and files are read after that,
 //! and nothing deletes them, so a copy has everything that its branches need. A copy that was cut
 //! off has no branches, and its repository is discarded.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use super::refs::sealed;
-use crate::git::{ObjectId, Tree};
+use super::part::{HubPart, HubState};
+use crate::git::ObjectId;
 use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree, Index, IndexError, RepoKind};
 use crate::runtime::clock::Timestamp;
-use crate::service::Store;
 
 /// Rows that are read or written at once.
 const PAGE_COUNT: u32 = 1000;
 
 /// Repositories, branches and tags that are read at once.
 const REPO_PAGE_COUNT: u32 = 1000;
-
-/// A part of the copy of a repository. The parts of one come in this order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::service) enum HubPart {
-    /// The repository itself.
-    Repo(HubRepo),
-    /// A commit.
-    Commit(HubCommit),
-    /// A directory.
-    Tree(HubTree),
-    /// A file.
-    Blob(HubBlob),
-    /// All branches and tags: the last part.
-    Refs(Vec<HubRef>),
-}
-
-/// A repository and its branches and tags at one moment.
-#[derive(Clone, Debug)]
-pub(in crate::service) struct HubState {
-    pub(in crate::service) repo: HubRepo,
-    pub(in crate::service) refs: Vec<HubRef>,
-}
 
 /// Reads the parts of a repository, a page at a time.
 #[derive(Debug)]
@@ -88,7 +64,8 @@ pub(in crate::service) async fn hub_states(index: &dyn Index) -> Result<Vec<HubS
     Ok(states)
 }
 
-async fn refs_of(index: &dyn Index, repo: i64) -> Result<Vec<HubRef>, IndexError> {
+/// All branches and tags of a repository.
+pub(in crate::service) async fn refs_of(index: &dyn Index, repo: i64) -> Result<Vec<HubRef>, IndexError> {
     let mut refs: Vec<HubRef> = Vec::new();
     loop {
         let after = refs.last().map(|last| last.name.clone()).unwrap_or_default();
@@ -162,15 +139,12 @@ impl<'a> Loading<'a> {
         }
         let Some(repo) = self.repo else { return Ok(false) };
         match part {
-            // What an id names is what the row has.
-            HubPart::Commit(commit) if sealed(commit.clone()).is_ok_and(|sealed| sealed == commit) => {
-                self.commits.push(commit);
-            }
-            HubPart::Tree(tree) if is_whole(&tree) => self.trees.push(tree),
-            HubPart::Commit(_) | HubPart::Tree(_) => {
+            part if !part.has_its_id() => {
                 self.repo = None;
                 return Ok(false);
             }
+            HubPart::Commit(commit) => self.commits.push(commit),
+            HubPart::Tree(tree) => self.trees.push(tree),
             HubPart::Blob(blob) => self.blobs.push(blob),
             HubPart::Repo(_) => return Ok(false),
             HubPart::Refs(refs) => {
@@ -207,45 +181,13 @@ impl<'a> Loading<'a> {
     }
 }
 
-/// Whether the bytes of a directory have its id.
-fn is_whole(tree: &HubTree) -> bool {
-    let parsed = Tree::parse(&tree.entries).and_then(|parsed| parsed.to_object());
-    parsed.is_ok_and(|(id, _)| id == tree.id)
-}
-
-impl Store {
-    /// Copies the Hub repositories of another index into the index of this store, which no client
-    /// uses. Returns how many.
-    ///
-    /// # Errors
-    ///
-    /// One of the two does not respond.
-    pub async fn copy_hub_from(&self, from: &Arc<dyn Index>) -> Result<usize, IndexError> {
-        let states = hub_states(from.as_ref()).await?;
-        let (count, mut loading) = (states.len(), Loading::begin(self.index.as_ref()));
-        for state in states {
-            let mut copying = Copying::begin(from.as_ref(), state);
-            loop {
-                let parts = copying.next().await?;
-                if parts.is_empty() {
-                    break;
-                }
-                for part in parts {
-                    // A repository that is not whole gets no branches, and `finish` discards it.
-                    loading.push(part).await?;
-                }
-            }
-        }
-        loading.finish().await?;
-        Ok(count)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::git::Tree;
     use crate::index::HubIndex;
     use crate::index::sqlite::SqliteIndex;
+    use crate::service::hub::part::sealed;
 
     /// Pushes a repository with one commit, whose parts `change` may alter; whether all were taken.
     async fn load(index: &SqliteIndex, change: impl Fn(&mut HubPart)) -> bool {

@@ -6,28 +6,35 @@
 //! crash at any step the branch is where it was, or where the commit has put it, and every file of
 //! it can be read.
 //!
-//! What it does not do yet: repositories are not in the registration log, so an index that is lost
-//! takes them with it, up to the last backup. Files that no commit needs any more are kept.
+//! Each change of a repository is in the registration log before its transaction
+//! (`registration_log::hub`).
+//!
+//! What it does not do yet: repositories cannot be deleted, and files that no commit needs any more
+//! are kept.
 
+mod advance;
 mod commit;
 mod copy;
 mod edit;
 mod ingest;
 mod list;
 mod name;
+mod part;
 mod refs;
+mod squash;
 
 use std::sync::Arc;
 
 use moka::sync::Cache;
 use thiserror::Error;
 
-pub(super) use self::commit::BranchLocks;
+pub(super) use self::advance::BranchLocks;
 pub(crate) use self::commit::MAX_CHANGE_COUNT;
 pub use self::commit::{Change, CommitRequest, Committed};
-pub(super) use self::copy::{Copying, HubPart, HubState, Loading, hub_states};
+pub(super) use self::copy::{Copying, Loading, hub_states, refs_of};
 pub use self::list::{Depth, HubEntry, HubPage};
 pub use self::name::{HubName, HubNameError};
+pub(super) use self::part::{HubPart, HubState};
 use super::access::{Claims, RepoScope, Scope};
 use super::error::{RegisterError, StoreError, UploadError};
 use super::file_bytes::RegisteredFile;
@@ -245,6 +252,13 @@ impl Store {
             }
         }
         Ok(tree.get(last))
+    }
+
+    /// The row of an open repository as it is now. With its lock, nothing changes it afterwards.
+    async fn hub_repo_now(&self, open: &OpenRepo) -> Result<HubRepo, HubError> {
+        let HubRepo { id, kind, namespace, name, .. } = open.repo.clone();
+        let found = self.index.find_hub_repo(kind, namespace, name).await?;
+        found.filter(|found| found.id == id).ok_or(HubError::NoRepo)
     }
 
     async fn blob(&self, open: &OpenRepo, id: ObjectId) -> Result<HubBlob, HubError> {

@@ -1,10 +1,15 @@
 //! Repositories as a whole: they are created, listed and described. Their branches and tags.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::part::sealed;
 use super::{HubError, HubName, OpenRepo, acting_claims};
-use crate::git::{Commit, EntryKind, ObjectId, Tree};
+use crate::git::{EntryKind, ObjectId, Tree};
 use crate::index::{HubCommit, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind};
 use crate::service::Server;
 use crate::service::access::{Claims, Repo, RepoScope, Scope};
+use crate::service::registration_log::HubChange;
 
 /// The files that a new repository has.
 ///
@@ -58,7 +63,7 @@ impl Server {
     ///
     /// [`HubError::Exists`], or these claims do not permit it.
     pub async fn create_hub_repo(
-        self: &std::sync::Arc<Self>,
+        self: &Arc<Self>,
         claims: &Claims,
         name: &HubName,
         is_private: bool,
@@ -67,6 +72,9 @@ impl Server {
         let acting = acting_claims(claims, &storage_name).filter(|claims| claims.allow(Scope::Write));
         let acting = acting.ok_or(HubError::ReadOnly)?;
         let exists = || HubError::Exists { what: format!("{}/{}", name.namespace(), name.name()) };
+        // A refusal has no record: the next start would apply it after a kill. So whatever can
+        // refuse is checked with the lock, before the record is written.
+        let lock = self.lock_hub_repo(&storage_name).await;
         let find = self.store.index.find_hub_repo(name.kind(), name.namespace().to_owned(), name.name().to_owned());
         if let Some(found) = find.await? {
             // The name of a repository of others may differ by case only.
@@ -92,9 +100,35 @@ impl Server {
             is_private,
         };
         let trees = vec![HubTree { id: tree, entries }];
-        let index = std::sync::Arc::clone(&self.store.index);
-        let created = self.uninterrupted(async move { index.create_hub_repo(new, first, trees, blobs).await }).await?;
-        created.map(drop).ok_or_else(exists)
+        let created = HubRepo {
+            id: 0,
+            kind: new.kind,
+            namespace: new.namespace.clone(),
+            name: new.name.clone(),
+            storage_name: new.storage_name.clone(),
+            is_private,
+            created: at,
+            updated: at,
+        };
+        let change = HubChange {
+            commits: vec![first.clone()],
+            trees,
+            blobs,
+            refs: BTreeMap::from([("refs/heads/main".to_owned(), Some(first.id))]),
+            is_creation: true,
+            ..HubChange::of(created)
+        };
+        let store = Arc::clone(&self.store);
+        let write = async move {
+            let _lock = lock;
+            let (appended, HubChange { trees, blobs, .. }) = store.append_hub(change).await?;
+            let (kind, namespace, name) = (new.kind, new.namespace.clone(), new.name.clone());
+            let created = store.index.create_hub_repo(new, first, trees, blobs, appended.number()).await;
+            // The name was free, and is locked.
+            let is_created = async { Ok(store.index.find_hub_repo(kind, namespace, name).await?.is_some()) };
+            Ok::<_, HubError>(appended.settle(created.map(|created| created.is_some()), is_created).await?)
+        };
+        if self.uninterrupted(write).await? { Ok(()) } else { Err(exists()) }
     }
 
     /// A page of the repositories of a kind that these claims permit to read, the newest first:
@@ -155,9 +189,21 @@ impl Server {
     /// # Errors
     ///
     /// [`HubError::Exists`], the name is invalid, or there are too many.
-    pub async fn create_hub_ref(&self, open: &OpenRepo, name: String, target: ObjectId) -> Result<(), HubError> {
+    pub async fn create_hub_ref(
+        self: &Arc<Self>,
+        open: &OpenRepo,
+        name: String,
+        target: ObjectId,
+    ) -> Result<(), HubError> {
         check_ref_name(&name)?;
+        let lock = self.lock_hub_repo(&open.repo.storage_name).await;
         let refs = self.hub_refs(open).await?;
+        if refs.iter().any(|known| known.name == name) {
+            return Err(HubError::Exists { what: name });
+        }
+        if self.store.index.find_hub_commit(open.repo.id, target).await?.is_none() {
+            return Err(HubError::NoRevision { revision: target.to_string() });
+        }
         // Git stores each as a file, so `a` and `a/b` cannot both exist.
         let is_below = |one: &str, other: &str| one.strip_prefix(other).is_some_and(|rest| rest.starts_with('/'));
         if refs.iter().any(|known| is_below(&known.name, &name) || is_below(&name, &known.name)) {
@@ -168,8 +214,18 @@ impl Server {
         if refs.len() >= MAX_REF_COUNT {
             return Err(HubError::Invalid(format!("A repository has at most {MAX_REF_COUNT} branches and tags.")));
         }
-        let created = self.store.index.create_hub_ref(open.repo.id, HubRef { name: name.clone(), target }).await?;
-        if created { Ok(()) } else { Err(HubError::Exists { what: name }) }
+        let (store, repo) = (Arc::clone(&self.store), self.store.hub_repo_now(open).await?);
+        let new = HubRef { name: name.clone(), target };
+        let write = async move {
+            let _lock = lock;
+            let refs = BTreeMap::from([(new.name.clone(), Some(target))]);
+            let (appended, change) = store.append_hub(HubChange { refs, ..HubChange::of(repo) }).await?;
+            let (id, name) = (change.repo.id, new.name.clone());
+            let created = store.index.create_hub_ref(id, new, appended.number()).await;
+            let is_created = async { Ok(store.index.find_hub_ref(id, name).await? == Some(target)) };
+            Ok::<_, HubError>(appended.settle(created, is_created).await?)
+        };
+        if self.uninterrupted(write).await? { Ok(()) } else { Err(HubError::Exists { what: name }) }
     }
 
     /// Deletes a branch or tag with this full name. The branch `main` stays.
@@ -177,12 +233,26 @@ impl Server {
     /// # Errors
     ///
     /// [`HubError::NoRevision`], or it is the branch `main`.
-    pub async fn delete_hub_ref(&self, open: &OpenRepo, name: String) -> Result<(), HubError> {
+    pub async fn delete_hub_ref(self: &Arc<Self>, open: &OpenRepo, name: String) -> Result<(), HubError> {
         if name == "refs/heads/main" {
             return Err(HubError::Invalid("The branch main cannot be deleted.".to_owned()));
         }
-        let deleted = self.store.index.delete_hub_ref(open.repo.id, name.clone()).await?;
-        if deleted { Ok(()) } else { Err(HubError::NoRevision { revision: name }) }
+        let lock = self.lock_hub_repo(&open.repo.storage_name).await;
+        let none = || HubError::NoRevision { revision: name.clone() };
+        let target = self.store.index.find_hub_ref(open.repo.id, name.clone()).await?.ok_or_else(none)?;
+        let (store, repo) = (Arc::clone(&self.store), self.store.hub_repo_now(open).await?);
+        let old = HubRef { name: name.clone(), target };
+        let write = async move {
+            let _lock = lock;
+            let refs = BTreeMap::from([(old.name.clone(), None)]);
+            let (appended, change) = store.append_hub(HubChange { refs, ..HubChange::of(repo) }).await?;
+            let (id, name) = (change.repo.id, old.name.clone());
+            let deleted = store.index.delete_hub_ref(id, old, appended.number()).await;
+            let is_deleted = async { Ok(store.index.find_hub_ref(id, name).await?.is_none()) };
+            Ok::<_, HubError>(appended.settle(deleted, is_deleted).await?)
+        };
+        // Only another process can have moved it meanwhile.
+        if self.uninterrupted(write).await? { Ok(()) } else { Err(HubError::Moving) }
     }
 
     /// Commits from this one on, each with its first parent after it, at most `limit`; and the
@@ -210,20 +280,6 @@ impl Server {
         }
         Ok((commits, None))
     }
-}
-
-/// The commit with its id.
-pub(super) fn sealed(commit: HubCommit) -> Result<HubCommit, HubError> {
-    let object = Commit {
-        tree: commit.tree,
-        parent: commit.parent,
-        author: commit.author.clone(),
-        email: format!("{}@users.noreply.zorb", commit.author),
-        unix_secs: commit.at.as_secs(),
-        message: commit.message.clone(),
-    };
-    let (id, _) = object.to_object()?;
-    Ok(HubCommit { id, ..commit })
 }
 
 /// The name of the author of a commit with these claims.

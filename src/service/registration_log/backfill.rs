@@ -1,7 +1,7 @@
-//! Writes records for files that have none, because an older version registered them or a backup
-//! was restored.
+//! Writes records for files and Hub repositories that have none, because an older version made them
+//! or a backup was restored.
 //!
-//! After [`Store::complete_records`] there is a record of every file that the index has. The work
+//! After [`Store::complete_records`] there is a record of everything that the index has. The work
 //! can be stopped at any moment, and the next call continues behind the last complete page of
 //! files. Some files may then have two records, and a rebuild registers them twice, which changes
 //! nothing. No other process may write records meanwhile.
@@ -25,15 +25,17 @@ struct Group {
 }
 
 impl Store {
-    /// Ensures that there is a record of every file that the index has. Returns how many files were
-    /// written, which is 0 if an earlier call was completed. No other process may use the store
-    /// meanwhile.
+    /// Ensures that there is a record of every file and Hub repository that the index has. Returns
+    /// how many files were written, which is 0 if an earlier call was completed. No other process
+    /// may use the store meanwhile.
     ///
     /// # Errors
     ///
     /// The store failed; the next call writes the missing records.
     pub async fn complete_records(&self) -> Result<u64, StoreError> {
         if self.records.is_complete().await? {
+            // A version without records of Hub repositories may have written the mark.
+            self.complete_hub_records().await?;
             return Ok(0);
         }
         let (mut after, mut count) = (self.written_up_to().await?, 0_u64);
@@ -45,6 +47,7 @@ impl Store {
             count = count.saturating_add(page.iter().filter(|file| !file.repos.is_empty()).count() as u64);
             self.write_page(page, last).await?;
         }
+        self.complete_hub_records().await?;
         // The index has applied these records, since they were made from it.
         if let (Some(id), Some(last)) = (self.index.store_mark().await?.id, self.records.last().await?) {
             self.index.set_store(id, Some(last.number())).await?;

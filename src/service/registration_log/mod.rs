@@ -2,11 +2,12 @@
 //! index can be rebuilt from blobs and these records alone.
 //!
 //! A registration with new content has a record, which contains the files that are new to their
-//! repository. A removal has a record, too. Records are in a [`RecordStore`]. [`rebuild`] replays
-//! them, a start and GC compare the index with them, and pruning removes obsolete ones. The xorb
-//! list of a shard is not recorded, because the blobs have the same data. Also, a record with a
-//! xorb list and no files would take disk space that no quota limits. A rebuild makes those chunks
-//! of the named xorbs findable that are eligible for global deduplication.
+//! repository. A removal has a record, and so does each change of a Hub repository ([`hub`]).
+//! Records are in a [`RecordStore`]. [`rebuild`] replays them, a start and GC compare the index
+//! with them, and pruning removes obsolete ones. The xorb list of a shard is not recorded, because
+//! the blobs have the same data. Also, a record with a xorb list and no files would take disk space
+//! that no quota limits. A rebuild makes those chunks of the named xorbs findable that are eligible
+//! for global deduplication.
 //!
 //! Order of effects: record durable → transaction of the index → response. So everything
 //! acknowledged has its record. A crash between the first two effects leaves a record whose change
@@ -17,7 +18,8 @@
 //! applies it. Only a rebuild then tries the registration again, without quotas.
 //!
 //! Records of one file are in the order in which the index applied them. The writer of a record
-//! holds the file's lock until its transaction, or the last step of the registration, is over.
+//! holds the file's lock until its transaction, or the last step of the registration, is over. The
+//! same holds for the changes of a Hub repository, with the lock of its name.
 //!
 //! Not recorded are: uploads of xorbs without a registration, upload times, spent grants, leases,
 //! and the verification of sha256 claims. Damage of blobs and of records is detected by their
@@ -27,6 +29,7 @@
 mod agree;
 mod backfill;
 mod half_deleted;
+mod hub;
 mod prune;
 mod rebuild;
 mod rebuilt;
@@ -41,6 +44,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use self::agree::{Gap, Reconciled, check_owner, has_anything};
+pub(super) use self::hub::HubChange;
 pub use self::prune::{Pruned, Pruning};
 pub use self::rebuilt::{RebuildError, Rebuilt};
 use self::record::{Record, Registered};
@@ -53,7 +57,7 @@ use super::register::distinct;
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::shard::{Shard, parse_stored, write_upload};
 use crate::format::{FileHash, XorbHash};
-use crate::index::{Index, Registration};
+use crate::index::{Index, IndexError, Registration};
 use crate::runtime::telemetry::chain;
 
 /// A record that was appended before its change. The caller holds this until the change was made or
@@ -64,7 +68,11 @@ pub struct AppendedRecord {
     records: Arc<dyn RecordStore>,
     index: Arc<dyn Index>,
     seq: Seq,
-    _lock: FileLock,
+    /// Records of the same change that were appended before.
+    earlier: Vec<Seq>,
+    /// The lock of its files. A change of a Hub repository is made with the lock of its name
+    /// instead.
+    _lock: Option<FileLock>,
 }
 
 impl AppendedRecord {
@@ -77,16 +85,56 @@ impl AppendedRecord {
     /// Keeps the record, because the change was made or its outcome is unknown.
     pub fn retain(self) {}
 
+    /// Keeps the record of a change that was made without marking the record as applied, and marks
+    /// it now.
+    pub async fn retain_applied(self) -> Result<(), StoreError> {
+        self.mark_considered().await
+    }
+
     /// Removes the record, because the change was not made or changed nothing. If the record cannot
     /// be removed, the index marks it as considered: a start applies only records after the last
     /// considered one. Otherwise the next start would apply a refused registration.
     pub async fn roll_back(self) {
-        let Err(error) = self.records.remove(self.seq).await else { return };
+        // The last record first: the others have no effect without it.
+        let removed = self.records.remove(self.seq).await;
+        for seq in &self.earlier {
+            if let Err(error) = self.records.remove(*seq).await {
+                tracing::warn!(record = %seq, error = %chain(&error), "cannot remove a part of a failed operation");
+            }
+        }
+        let Err(error) = removed else { return };
         tracing::warn!(record = %self.seq, error = %chain(&error), "cannot roll back the record of a failed operation");
         if let Err(error) = self.mark_considered().await {
             tracing::warn!(record = %self.seq, error = %chain(&error), "cannot mark the record of a failed operation \
                 as considered; the next start may apply it");
         }
+    }
+
+    /// Keeps the record of a change, or removes it if the change was not made. After an error, the
+    /// index says whether the change was made: `is_made` looks. So a change that failed undoes no
+    /// later one that has no record because it changes nothing. If that fails, too, the outcome is
+    /// unknown, and the record stays.
+    pub async fn settle(
+        self,
+        was_made: Result<bool, IndexError>,
+        is_made: impl Future<Output = Result<bool, IndexError>>,
+    ) -> Result<bool, IndexError> {
+        let made = match was_made {
+            Err(error) => match is_made.await {
+                Ok(true) => Ok(true),
+                Ok(false) => {
+                    self.roll_back().await;
+                    return Err(error);
+                }
+                Err(_) => Err(error),
+            },
+            made => made,
+        };
+        match made {
+            Ok(false) => self.roll_back().await,
+            Ok(true) | Err(_) => self.retain(),
+        }
+        made
     }
 
     /// Makes the record the last one that the index has considered. Does so only if the record
@@ -181,8 +229,12 @@ impl Store {
     async fn append(&self, lock: FileLock, record: Record) -> Result<AppendedRecord, StoreError> {
         let record = self.pool.run(move || record.encode()).await;
         let seq = self.records.append(record).await?;
+        Ok(self.appended(seq, Vec::new(), Some(lock)))
+    }
+
+    fn appended(&self, seq: Seq, earlier: Vec<Seq>, lock: Option<FileLock>) -> AppendedRecord {
         let (records, index) = (Arc::clone(&self.records), Arc::clone(&self.index));
-        Ok(AppendedRecord { records, index, seq, _lock: lock })
+        AppendedRecord { records, index, seq, earlier, _lock: lock }
     }
 }
 

@@ -7,7 +7,7 @@
 //! second case blobs do not matter. If they did, records could stay for ever although no repository
 //! is charged for them. In the first case the index alone does not decide, because the records from
 //! which a lost index can be rebuilt must stay. A removal is obsolete when no older registration
-//! has its file.
+//! has its file. Changes of Hub repositories stay, as the history of the repository does.
 //!
 //! A record that the index has not applied is never obsolete. The last applied one stays, too,
 //! since the index is compared with it.
@@ -125,6 +125,8 @@ impl Store {
             Some(Record::Register(registered)) => (registered.at, registered.repos, registered.shard),
             Some(Record::Terms { at, shard, .. }) => (at, Vec::new(), shard),
             Some(Record::Remove { at, file, repo }) => return self.prune_removal(pruning, seq, at, (file, repo)).await,
+            // The history of a repository keeps all of them.
+            Some(Record::Hub(_)) => return Ok(()),
             None => {
                 pruning.found_damage = true;
                 return Ok(());

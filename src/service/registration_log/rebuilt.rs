@@ -21,15 +21,17 @@ pub struct Rebuilt {
     pub damaged_record_count: u64,
     /// Registrations of a file that could not be replayed.
     pub left_out_count: u64,
+    /// Changes of Hub repositories that could not be replayed.
+    pub left_out_hub_count: u64,
     /// The store that the new index belongs to.
     pub store_id: Option<StoreId>,
 }
 
 impl Rebuilt {
-    /// Whether a blob or record is damaged, or a registration was left out.
+    /// Whether a blob or record is damaged, or a registration or a change was left out.
     #[must_use]
     pub const fn has_problems(&self) -> bool {
-        self.damaged_xorb_count + self.damaged_record_count + self.left_out_count > 0
+        self.damaged_xorb_count + self.damaged_record_count + self.left_out_count + self.left_out_hub_count > 0
     }
 }
 

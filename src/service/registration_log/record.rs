@@ -1,10 +1,14 @@
-//! One record: a JSON line, followed by a shard. [`parse`] is the inverse of
-//! [`encode`](Record::encode), except that `encode` omits owners that are too long for the line.
+//! One record: a JSON line, followed by a shard, or by parts of a Hub repository. [`parse`] is the
+//! inverse of [`encode`](Record::encode), except that `encode` omits owners that are too long for
+//! the line.
 //!
 //! ```text
 //! {"blake3":"<64 hex>","version":1,"kind":"register","at_ms":…,"repos":["org/a"],"owners":{"org":[0,1]}}⏎
 //! <a shard in upload form, with the new files only, and without a xorb list and footer>
 //! ```
+//!
+//! The parts of a Hub repository are records of an archive: the repository itself, and the commits,
+//! directories and files that are new.
 //!
 //! The hash covers every byte after its own digits, including the names of repositories. So any
 //! change or truncation is detected. The hash is not a signature: write access to the data
@@ -17,10 +21,14 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::format::FileHash;
+use crate::git::ObjectId;
 use crate::runtime::clock::Timestamp;
 
-/// The only version.
-const VERSION: u32 = 1;
+/// The newest version. Older programs refuse to skip what they do not know.
+const VERSION: u32 = 2;
+
+/// The version of records of files, which older programs support, too.
+const FILES_VERSION: u32 = 1;
 
 /// The beginning of every record.
 const PREFIX: &[u8] = b"{\"blake3\":\"";
@@ -58,6 +66,30 @@ pub(super) enum Record {
         /// The files, with their new terms.
         shard: Bytes,
     },
+    /// A Hub repository has changed.
+    Hub(HubRecord),
+}
+
+/// A change of a Hub repository, or a part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HubRecord {
+    /// The time of the change.
+    pub(super) at: Timestamp,
+    /// What claims, quotas and tokens call the repository.
+    pub(super) storage_name: String,
+    /// Whether a later record completes the change. Then this one has parts only.
+    pub(super) is_partial: bool,
+    /// The numbers of the partial records before it, in the last record of a change.
+    pub(super) earlier: Vec<u64>,
+    /// The branches and tags that have changed: the commit that each names now, or `None` if it was
+    /// deleted.
+    pub(super) refs: BTreeMap<String, Option<ObjectId>>,
+    /// Whether the repository was created.
+    pub(super) is_creation: bool,
+    /// Whether `refs` are all branches and tags: the record was made from an index.
+    pub(super) is_state: bool,
+    /// The repository itself, then its new commits, directories and files.
+    pub(super) parts: Bytes,
 }
 
 /// Files that were registered.
@@ -126,6 +158,25 @@ enum Head {
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         owners: BTreeMap<String, Vec<u32>>,
     },
+    Hub {
+        at_ms: u64,
+        storage_name: String,
+        #[serde(default, skip_serializing_if = "is_false")]
+        partial: bool,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        earlier: Vec<u64>,
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        refs: BTreeMap<String, Option<String>>,
+        #[serde(default, skip_serializing_if = "is_false")]
+        created: bool,
+        #[serde(default, skip_serializing_if = "is_false")]
+        state: bool,
+    },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[derive(Debug, Serialize)]
@@ -175,12 +226,19 @@ impl Record {
                 (Head::Remove { at_ms: at.as_millis(), file: file.to_string(), repo }, Bytes::new())
             }
             Self::Terms { at, owners, shard } => (Head::Terms { at_ms: at.as_millis(), owners }, shard),
+            Self::Hub(HubRecord { at, storage_name, is_partial, earlier, refs, is_creation, is_state, parts }) => {
+                let target = |(name, target): (String, Option<ObjectId>)| (name, target.map(|id| id.to_string()));
+                let refs = refs.into_iter().map(target).collect();
+                let (partial, created, state) = (is_partial, is_creation, is_state);
+                (Head::Hub { at_ms: at.as_millis(), storage_name, partial, earlier, refs, created, state }, parts)
+            }
         }
     }
 }
 
 fn encode_head(head: &Head) -> Vec<u8> {
-    serde_json::to_vec(&Line { version: VERSION, head }).expect("heads have string keys and finite numbers")
+    let version = if matches!(head, Head::Hub { .. }) { VERSION } else { FILES_VERSION };
+    serde_json::to_vec(&Line { version, head }).expect("heads have string keys and finite numbers")
 }
 
 /// Parses a record, after its hash was checked.
@@ -198,7 +256,7 @@ pub(super) fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
     let shard = bytes.slice(bytes.len() - (rest.len() - end - 1)..);
     let not_json = |error: serde_json::Error| RecordError::Malformed(error.to_string());
     let Versioned { version } = serde_json::from_slice(&line).map_err(not_json)?;
-    if version != VERSION {
+    if !(FILES_VERSION..=VERSION).contains(&version) {
         return Err(RecordError::Version { found: version });
     }
     let at = Timestamp::from_millis;
@@ -211,6 +269,23 @@ pub(super) fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
             Ok(Record::Remove { at: at(at_ms), file, repo })
         }
         Head::Terms { at_ms, owners } => Ok(Record::Terms { at: at(at_ms), owners, shard }),
+        Head::Hub { at_ms, storage_name, partial, earlier, refs, created, state } => {
+            let target = |(name, target): (String, Option<String>)| {
+                let id = target.map(|text| text.parse().map_err(|_| malformed("a branch names no commit id")));
+                Ok((name, id.transpose()?))
+            };
+            let refs = refs.into_iter().map(target).collect::<Result<_, RecordError>>()?;
+            Ok(Record::Hub(HubRecord {
+                at: at(at_ms),
+                storage_name,
+                is_partial: partial,
+                earlier,
+                refs,
+                is_creation: created,
+                is_state: state,
+                parts: shard,
+            }))
+        }
     }
 }
 
@@ -233,7 +308,30 @@ mod tests {
             Record::Remove { at: AT, file, repo: None },
             Record::Remove { at: AT, file, repo: Some("org/\n\"a".to_owned()) },
             Record::Terms { at: AT, owners: registered.owners, shard: shard.clone() },
-            Record::Terms { at: AT, owners: BTreeMap::new(), shard },
+            Record::Terms { at: AT, owners: BTreeMap::new(), shard: shard.clone() },
+            Record::Hub(HubRecord {
+                at: AT,
+                storage_name: "models/a/b".to_owned(),
+                is_partial: false,
+                earlier: vec![7, 8],
+                refs: BTreeMap::from([
+                    ("refs/heads/main".to_owned(), Some(ObjectId::from_bytes([3; 20]))),
+                    ("refs/tags/v1".to_owned(), None),
+                ]),
+                is_creation: false,
+                is_state: false,
+                parts: shard,
+            }),
+            Record::Hub(HubRecord {
+                at: AT,
+                storage_name: String::new(),
+                is_partial: true,
+                earlier: Vec::new(),
+                refs: BTreeMap::new(),
+                is_creation: true,
+                is_state: true,
+                parts: Bytes::new(),
+            }),
         ]
     }
 
@@ -274,8 +372,8 @@ mod tests {
 
     #[test]
     fn unknown_version_and_bad_form_are_not_reported_as_damage() {
-        let newer = sealed("\",\"version\":2,\"kind\":\"rename\"}\n");
-        assert!(matches!(parse(&newer), Err(RecordError::Version { found: 2 })));
+        let newer = sealed("\",\"version\":3,\"kind\":\"rename\"}\n");
+        assert!(matches!(parse(&newer), Err(RecordError::Version { found: 3 })));
         for invalid in [
             "",
             "\",",
@@ -284,6 +382,8 @@ mod tests {
             "\",\"version\":1,\"kind\":\"register\",\"at_ms\":1}\n",
             "\",\"version\":1,\"kind\":\"remove\",\"at_ms\":1,\"file\":\"x\"}\n",
             "\",\"kind\":\"terms\",\"at_ms\":1}\n",
+            "\",\"version\":2,\"kind\":\"hub\",\"at_ms\":1}\n",
+            "\",\"version\":2,\"kind\":\"hub\",\"at_ms\":1,\"storage_name\":\"a\",\"refs\":{\"b\":\"c\"}}\n",
         ] {
             assert!(matches!(parse(&sealed(invalid)), Err(RecordError::Malformed(_))), "{invalid}");
         }

@@ -20,7 +20,7 @@ use crate::service::error::StoreError;
 /// The records after the last one that the index has applied.
 #[derive(Debug, Default)]
 pub struct Tail {
-    /// The numbers of registrations and removals among them, ascending.
+    /// The numbers of registrations, removals and changes of the Hub among them, ascending.
     pub(super) seqs: Vec<Seq>,
     /// Xorbs that their files need, and those of records that a rebuild could not apply completely.
     needed: HashSet<XorbHash>,
@@ -143,6 +143,8 @@ impl Store {
             tail.seqs.push(seq);
         }
         let (shard, repos) = match record {
+            // It needs no xorbs: the files of a commit were registered before.
+            Record::Hub(_) => return Ok(Ok(())),
             Record::Register(registered) => (registered.shard, Some(registered.repos)),
             Record::Terms { shard, .. } => (shard, None),
             Record::Remove { file, repo, .. } => {

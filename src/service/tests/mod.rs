@@ -15,6 +15,7 @@ mod fsck;
 mod gc;
 mod granted;
 mod health;
+mod hub;
 mod large;
 mod late;
 mod left_records;

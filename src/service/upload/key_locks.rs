@@ -17,9 +17,9 @@ use crate::format::XorbHash;
 pub(in crate::service) type PublishLocks = KeyLocks<XorbHash>;
 
 /// What a key can be.
-pub(in crate::service) trait Key: Copy + Debug + Eq + Hash {}
+pub(in crate::service) trait Key: Clone + Debug + Eq + Hash {}
 
-impl<K: Copy + Debug + Eq + Hash> Key for K {}
+impl<K: Clone + Debug + Eq + Hash> Key for K {}
 
 /// The locks that are held or waited for.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl<K: Key> KeyLocks<K> {
     /// Waits for the lock of this key, in the order of requests.
     pub(in crate::service) async fn lock(&self, key: K) -> KeyLock<K> {
         // Created before the wait, so that dropping a cancelled wait removes the lock, too.
-        let mut held = KeyLock { guard: None, key, home: self.clone() };
+        let mut held = KeyLock { guard: None, key: key.clone(), home: self.clone() };
         let lock = Arc::clone(self.locks().entry(key).or_default());
         held.guard = Some(lock.lock_owned().await);
         held

@@ -1,13 +1,14 @@
 //! Hub repositories in an index with faults.
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::FaultyIndex;
+use super::{FaultyIndex, index_error};
 use crate::git::ObjectId;
 use crate::index::{HubBlob, HubCommit, HubIndex, HubRef, HubRepo, HubTree, IndexError, NewHubRepo, RepoKind};
 use crate::runtime::clock::Timestamp;
 
-/// Without faults: no case with faults has Hub repositories.
+/// Faults only in the verbs that change something.
 impl HubIndex for FaultyIndex {
     fn create_hub_repo(
         &self,
@@ -15,8 +16,11 @@ impl HubIndex for FaultyIndex {
         first: HubCommit,
         trees: Vec<HubTree>,
         blobs: Vec<HubBlob>,
+        record: u64,
     ) -> BoxFuture<'_, Result<Option<i64>, IndexError>> {
-        self.inner.create_hub_repo(repo, first, trees, blobs)
+        self.faults
+            .around("create_hub_repo", self.inner.create_hub_repo(repo, first, trees, blobs, record), index_error)
+            .boxed()
     }
 
     fn find_hub_repo(
@@ -64,19 +68,36 @@ impl HubIndex for FaultyIndex {
         blobs: Vec<HubBlob>,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.inner.add_hub_objects(repo, trees, blobs, now)
+        self.faults.around("add_hub_objects", self.inner.add_hub_objects(repo, trees, blobs, now), index_error).boxed()
     }
 
-    fn move_hub_ref(&self, repo: i64, name: String, commit: HubCommit) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.inner.move_hub_ref(repo, name, commit)
+    fn move_hub_ref(
+        &self,
+        repo: i64,
+        from: HubRef,
+        commit: HubCommit,
+        record: u64,
+    ) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("move_hub_ref", self.inner.move_hub_ref(repo, from, commit, record), index_error).boxed()
     }
 
-    fn create_hub_ref(&self, repo: i64, new: HubRef) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.inner.create_hub_ref(repo, new)
+    fn create_hub_ref(&self, repo: i64, new: HubRef, record: u64) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("create_hub_ref", self.inner.create_hub_ref(repo, new, record), index_error).boxed()
     }
 
-    fn delete_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.inner.delete_hub_ref(repo, name)
+    fn delete_hub_ref(&self, repo: i64, old: HubRef, record: u64) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("delete_hub_ref", self.inner.delete_hub_ref(repo, old, record), index_error).boxed()
+    }
+
+    fn set_hub_repo_private(
+        &self,
+        repo: i64,
+        is_private: bool,
+        record: u64,
+    ) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults
+            .around("set_hub_repo_private", self.inner.set_hub_repo_private(repo, is_private, record), index_error)
+            .boxed()
     }
 
     fn list_hub_commits(
@@ -116,6 +137,22 @@ impl HubIndex for FaultyIndex {
 
     fn set_hub_refs(&self, repo: i64, refs: Vec<HubRef>) -> BoxFuture<'_, Result<(), IndexError>> {
         self.inner.set_hub_refs(repo, refs)
+    }
+
+    fn put_hub_ref(&self, repo: i64, name: String, target: Option<ObjectId>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.inner.put_hub_ref(repo, name, target)
+    }
+
+    fn find_unrecorded_hub_repo(&self) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
+        self.inner.find_unrecorded_hub_repo()
+    }
+
+    fn set_hub_repo_recorded(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("set_hub_repo_recorded", self.inner.set_hub_repo_recorded(repo), index_error).boxed()
+    }
+
+    fn drop_hub_repo(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.inner.drop_hub_repo(repo)
     }
 
     fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>> {

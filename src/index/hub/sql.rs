@@ -1,0 +1,137 @@
+//! The SQL of [`HubIndex`](super::HubIndex), one text for every database: parameters are `$1` and
+//! so on, and each statement is in the common part of the dialects.
+
+use super::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
+use crate::git::ObjectId;
+use crate::index::decode::by_name;
+
+by_name!(HubRepo { id, kind, namespace, name, storage_name, is_private, created, updated });
+by_name!(HubRef { name, target });
+by_name!(HubTree { id, entries });
+by_name!(HubCommit { id, tree, parent, at, author, message });
+by_name!(HubBlob { id, len, sha256, file });
+
+pub(in crate::index) const CREATE: &str = "INSERT INTO hub_repos \
+     (kind, namespace, name, lower_name, storage_name, is_private, created_at, updated_at, is_recorded) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $7, TRUE) ON CONFLICT DO NOTHING RETURNING id";
+
+pub(in crate::index) const FIND: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE kind = $1 AND lower_name = $2";
+
+pub(in crate::index) const LIST: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE kind = $1 AND id < $2 ORDER BY id DESC LIMIT $3";
+
+pub(in crate::index) const FIND_UNRECORDED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE NOT is_recorded LIMIT 1";
+
+pub(in crate::index) const SET_RECORDED: &str = "UPDATE hub_repos SET is_recorded = TRUE WHERE id = $1";
+
+pub(in crate::index) const SET_PRIVATE: &str = "UPDATE hub_repos SET is_private = $2 WHERE id = $1";
+
+pub(in crate::index) const DROP_REPO: [&str; 5] = [
+    "DELETE FROM hub_refs WHERE repo_id = $1",
+    "DELETE FROM hub_commits WHERE repo_id = $1",
+    "DELETE FROM hub_trees WHERE repo_id = $1",
+    "DELETE FROM hub_blobs WHERE repo_id = $1",
+    "DELETE FROM hub_repos WHERE id = $1",
+];
+
+pub(in crate::index) const FIND_REF: &str = "SELECT target FROM hub_refs WHERE repo_id = $1 AND name = $2";
+
+pub(in crate::index) const LIST_REFS: &str =
+    "SELECT name, target FROM hub_refs WHERE repo_id = $1 AND name > $2 ORDER BY name LIMIT $3";
+
+pub(in crate::index) const FIND_COMMIT: &str = "SELECT oid AS id, tree, parent, at, author, message FROM hub_commits \
+     WHERE repo_id = $1 AND oid = $2";
+
+pub(in crate::index) const FIND_TREE: &str = "SELECT entries FROM hub_trees WHERE repo_id = $1 AND oid = $2";
+
+pub(in crate::index) const FIND_BLOBS: &str = "SELECT oid AS id, len, sha256, file FROM hub_blobs WHERE repo_id = ";
+
+pub(in crate::index) const ADD_TREES: (&str, &str) = (
+    "INSERT INTO hub_trees (repo_id, oid, since, entries) ",
+    " ON CONFLICT (repo_id, oid) DO UPDATE SET since = excluded.since",
+);
+
+pub(in crate::index) const ADD_BLOBS: (&str, &str) = (
+    "INSERT INTO hub_blobs (repo_id, oid, since, len, sha256, file) ",
+    " ON CONFLICT (repo_id, oid) DO UPDATE SET since = excluded.since, len = excluded.len, \
+     sha256 = excluded.sha256, file = excluded.file",
+);
+
+pub(in crate::index) const ADD_COMMIT: &str = "INSERT INTO hub_commits (repo_id, oid, tree, parent, at, author, message) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING";
+
+pub(in crate::index) const MOVE_REF: &str =
+    "UPDATE hub_refs SET target = $3 WHERE repo_id = $1 AND name = $2 AND target = $4";
+
+pub(in crate::index) const TOUCH: &str = "UPDATE hub_repos SET updated_at = $2 WHERE id = $1";
+
+pub(in crate::index) const ADD_REF: &str = "INSERT INTO hub_refs (repo_id, name, target) \
+     SELECT repo_id, $3, oid FROM hub_commits WHERE repo_id = $1 AND oid = $2 ON CONFLICT DO NOTHING";
+
+pub(in crate::index) const DELETE_REF: &str = "DELETE FROM hub_refs WHERE repo_id = $1 AND name = $2 AND target = $3";
+
+pub(in crate::index) const PUT_REF: &str = "INSERT INTO hub_refs (repo_id, name, target) VALUES ($1, $2, $3) \
+     ON CONFLICT (repo_id, name) DO UPDATE SET target = excluded.target";
+
+pub(in crate::index) const DROP_REF: &str = "DELETE FROM hub_refs WHERE repo_id = $1 AND name = $2";
+
+pub(in crate::index) const LIST_COMMITS: &str = "SELECT oid AS id, tree, parent, at, author, message \
+     FROM hub_commits WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
+
+pub(in crate::index) const LIST_TREES: &str =
+    "SELECT oid AS id, entries FROM hub_trees WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
+
+pub(in crate::index) const LIST_BLOBS: &str =
+    "SELECT oid AS id, len, sha256, file FROM hub_blobs WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
+
+pub(in crate::index) const RESTORE: &str = "INSERT INTO hub_repos \
+     (kind, namespace, name, lower_name, storage_name, is_private, created_at, updated_at) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (storage_name) \
+     DO UPDATE SET created_at = excluded.created_at, updated_at = excluded.updated_at, \
+     is_private = excluded.is_private RETURNING id";
+
+pub(in crate::index) const CLEAR_REFS: &str = "DELETE FROM hub_refs WHERE repo_id = $1";
+
+pub(in crate::index) const SET_REFS: (&str, &str) = ("INSERT INTO hub_refs (repo_id, name, target) ", "");
+
+pub(in crate::index) const DISCARD: [&str; 4] = [
+    "DELETE FROM hub_repos WHERE NOT EXISTS (SELECT 1 FROM hub_refs WHERE repo_id = id)",
+    "DELETE FROM hub_commits WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
+    "DELETE FROM hub_trees WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
+    "DELETE FROM hub_blobs WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
+];
+
+/// Objects that one transaction adds: an insert takes some 10 µs each.
+pub(in crate::index) const BATCH_COUNT: usize = 1000;
+
+/// Object ids in one statement.
+pub(in crate::index) const FIND_COUNT: usize = 500;
+
+/// The bytes of an id, as a parameter.
+pub(in crate::index) fn id_bytes(id: ObjectId) -> Vec<u8> {
+    id.as_bytes().to_vec()
+}
+
+/// The bytes of the id after which a page begins. The empty string is before every id.
+pub(in crate::index) fn after_id(after: Option<ObjectId>) -> Vec<u8> {
+    after.map(id_bytes).unwrap_or_default()
+}
+
+/// Rows that have no column for these: the commit of a repository.
+pub(in crate::index) struct CommitColumns {
+    pub(in crate::index) parent: Option<Vec<u8>>,
+    pub(in crate::index) at: i64,
+}
+
+impl CommitColumns {
+    pub(in crate::index) fn of(commit: &HubCommit) -> Self {
+        Self { parent: commit.parent.map(id_bytes), at: commit.at.as_millis().cast_signed() }
+    }
+}
+
+/// The bytes of a tree and its id, as parameters.
+pub(in crate::index) fn tree_columns(tree: &HubTree) -> (Vec<u8>, Vec<u8>) {
+    (id_bytes(tree.id), tree.entries.clone())
+}

@@ -1,0 +1,56 @@
+//! The parts of a repository, as backups and the registration log have them.
+
+use super::HubError;
+use crate::git::{Commit, Tree};
+use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
+
+/// A part of the copy of a repository. The parts of one come in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::service) enum HubPart {
+    /// The repository itself.
+    Repo(HubRepo),
+    /// A commit.
+    Commit(HubCommit),
+    /// A directory.
+    Tree(HubTree),
+    /// A file.
+    Blob(HubBlob),
+    /// All branches and tags: the last part.
+    Refs(Vec<HubRef>),
+}
+
+/// A repository and its branches and tags at one moment.
+#[derive(Clone, Debug)]
+pub(in crate::service) struct HubState {
+    pub(in crate::service) repo: HubRepo,
+    pub(in crate::service) refs: Vec<HubRef>,
+}
+
+impl HubPart {
+    /// Whether a commit or directory is what its id names. Other parts have no id that can be
+    /// checked.
+    pub(in crate::service) fn has_its_id(&self) -> bool {
+        match self {
+            Self::Commit(commit) => sealed(commit.clone()).is_ok_and(|sealed| sealed == *commit),
+            Self::Tree(tree) => {
+                let parsed = Tree::parse(&tree.entries).and_then(|parsed| parsed.to_object());
+                parsed.is_ok_and(|(id, _)| id == tree.id)
+            }
+            Self::Repo(_) | Self::Blob(_) | Self::Refs(_) => true,
+        }
+    }
+}
+
+/// The commit with its id.
+pub(super) fn sealed(commit: HubCommit) -> Result<HubCommit, HubError> {
+    let object = Commit {
+        tree: commit.tree,
+        parent: commit.parent,
+        author: commit.author.clone(),
+        email: format!("{}@users.noreply.zorb", commit.author),
+        unix_secs: commit.at.as_secs(),
+        message: commit.message.clone(),
+    };
+    let (id, _) = object.to_object()?;
+    Ok(HubCommit { id, ..commit })
+}

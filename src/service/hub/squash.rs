@@ -1,0 +1,68 @@
+//! Changes of a repository that add no files: the squash of a branch, and its visibility.
+
+use std::sync::Arc;
+
+use super::advance::Ready;
+use super::commit::check_message;
+use super::part::sealed;
+use super::refs::author_of;
+use super::{HubError, OpenRepo};
+use crate::index::{HubCommit, HubRef, HubRepo};
+use crate::service::Server;
+use crate::service::registration_log::HubChange;
+
+impl Server {
+    /// Sets whether a repository is private. Every token for it can read it all the same.
+    ///
+    /// # Errors
+    ///
+    /// The store failed.
+    pub async fn set_hub_repo_private(self: &Arc<Self>, open: &OpenRepo, is_private: bool) -> Result<(), HubError> {
+        let lock = self.lock_hub_repo(&open.repo.storage_name).await;
+        let now = self.store.hub_repo_now(open).await?;
+        if now.is_private == is_private {
+            return Ok(());
+        }
+        let repo = HubRepo { is_private, ..now };
+        let store = Arc::clone(&self.store);
+        let set = async move {
+            let _lock = lock;
+            let (appended, change) = store.append_hub(HubChange::of(repo)).await?;
+            let HubRepo { id, kind, namespace, name, .. } = change.repo;
+            let set = store.index.set_hub_repo_private(id, is_private, appended.number()).await;
+            let is_set = async {
+                let found = store.index.find_hub_repo(kind, namespace, name).await?;
+                Ok(found.is_some_and(|found| found.is_private == is_private))
+            };
+            Ok::<_, HubError>(appended.settle(set, is_set).await?)
+        };
+        if self.uninterrupted(set).await? { Ok(()) } else { Err(HubError::NoRepo) }
+    }
+
+    /// Replaces the history of a branch by one commit with the same files. Old commits can still be
+    /// read by their ids.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::NoRevision`] without this branch; [`HubError::Moving`] if another process moves
+    /// it meanwhile.
+    pub async fn squash(
+        self: &Arc<Self>,
+        open: &OpenRepo,
+        branch: &str,
+        message: Option<String>,
+    ) -> Result<(), HubError> {
+        let name = format!("refs/heads/{branch}");
+        let message = message.filter(|message| !message.is_empty());
+        let message = message.unwrap_or_else(|| format!("Super-squash branch '{branch}'"));
+        check_message(&message)?;
+        let lock = Arc::new(self.lock_hub_repo(&open.repo.storage_name).await);
+        let head = self.head(open, branch, &name).await?;
+        let at = self.store.clock.now().max(head.at);
+        let commit =
+            HubCommit { id: head.id, tree: head.tree, parent: None, at, author: author_of(&open.claims), message };
+        let from = HubRef { name, target: head.id };
+        let ready = Ready { from, commit: sealed(commit)?, trees: Vec::new(), blobs: Vec::new() };
+        self.advance(open, ready, &lock).await?.map(drop).ok_or(HubError::Moving)
+    }
+}

@@ -1,0 +1,227 @@
+//! Replays changes of Hub repositories.
+//!
+//! A change is applied if everything that it is based on was: its other records, and the parents
+//! and root directories of its commits. So a branch names only commits whose history and files are
+//! there. Of two changes of a branch the later one counts, whatever the branch named before: when
+//! the later record was written, the earlier change had been made or had failed.
+
+use std::collections::HashSet;
+
+use thiserror::Error;
+
+use super::{Problem, Replay};
+use crate::blob::records::Seq;
+use crate::git::ObjectId;
+use crate::index::{HubRef, HubRepo};
+use crate::runtime::clock::Timestamp;
+use crate::service::archive::{ArchiveError, decode_parts};
+use crate::service::error::StoreError;
+use crate::service::hub::HubPart;
+use crate::service::registration_log::rebuilt::RebuildError;
+use crate::service::registration_log::record::{HubRecord, Record};
+
+/// Why a change of a Hub repository is left out.
+#[derive(Debug, Error)]
+enum Inapplicable {
+    #[error("its parts are malformed")]
+    Malformed(#[from] ArchiveError),
+    #[error("it does not begin with repository {0}")]
+    NoRepo(String),
+    #[error("a commit or directory is not what its id names")]
+    WrongId,
+    #[error("record {0}, which belongs to it, is missing or damaged")]
+    NoEarlier(Seq),
+    #[error("commit or directory {0}, on which it is based, is missing or left out")]
+    NoBase(ObjectId),
+    #[error("another repository has the name {0}")]
+    NameTaken(String),
+}
+
+/// What a change adds, and on what it is based.
+#[derive(Debug, Default)]
+struct Outline {
+    commits: HashSet<ObjectId>,
+    trees: HashSet<ObjectId>,
+    /// The parents of the commits, and what the branches name.
+    needed_commits: Vec<ObjectId>,
+    /// The root directories of the commits.
+    needed_trees: Vec<ObjectId>,
+}
+
+impl Outline {
+    fn add(&mut self, parts: &[HubPart]) {
+        for part in parts {
+            match part {
+                HubPart::Commit(commit) => {
+                    self.commits.insert(commit.id);
+                    self.needed_commits.extend(commit.parent);
+                    self.needed_trees.push(commit.tree);
+                }
+                HubPart::Tree(tree) => _ = self.trees.insert(tree.id),
+                HubPart::Repo(_) | HubPart::Blob(_) | HubPart::Refs(_) => {}
+            }
+        }
+    }
+}
+
+impl Replay<'_> {
+    /// Applies a change, or reports why it is left out. Does nothing with a partial record: the
+    /// last record of the change reads it.
+    pub(super) async fn change_hub(&mut self, seq: Seq, change: HubRecord) -> Result<(), RebuildError> {
+        if change.is_partial {
+            return Ok(());
+        }
+        if let Err(why) = self.apply_hub(change).await? {
+            self.rebuilt.left_out_hub_count += 1;
+            self.left.insert(seq);
+            self.watch.problem(&Problem::Record { seq, source: why.into() });
+        }
+        Ok(())
+    }
+
+    /// Reads the records of a change twice, so that one of them is in memory at a time: first to
+    /// check them and what they are based on, then to apply them.
+    async fn apply_hub(&self, change: HubRecord) -> Result<Result<(), Inapplicable>, RebuildError> {
+        let index = self.store.index.as_ref();
+        let (repo, own) = match self.parts_of(&change).await {
+            Ok(parts) => parts,
+            Err(why) => return Ok(Err(why)),
+        };
+        let mut outline = Outline::default();
+        outline.needed_commits.extend(change.refs.values().copied().flatten());
+        outline.add(&own);
+        for seq in &change.earlier {
+            match self.read_part(&change, Seq::new(*seq)).await? {
+                Ok(parts) => outline.add(&parts),
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+        let known = match self.known_repo(&repo, change.is_creation).await? {
+            Ok(known) => known,
+            Err(why) => return Ok(Err(why)),
+        };
+        if known.is_none() && change.refs.values().all(Option::is_none) {
+            return Ok(Err(Inapplicable::NoRepo(change.storage_name)));
+        }
+        if let Some(missing) = self.missing_base(known.as_ref(), &outline).await? {
+            return Ok(Err(Inapplicable::NoBase(missing)));
+        }
+        let id = index.restore_hub_repo(repo).await.map_err(StoreError::from)?;
+        self.add_parts(id, own, change.at).await?;
+        for seq in &change.earlier {
+            if let Ok(parts) = self.read_part(&change, Seq::new(*seq)).await? {
+                self.add_parts(id, parts, change.at).await?;
+            }
+        }
+        self.put_refs(id, change).await?;
+        Ok(Ok(()))
+    }
+
+    async fn put_refs(&self, id: i64, change: HubRecord) -> Result<(), StoreError> {
+        let index = self.store.index.as_ref();
+        if change.is_state {
+            let named = |(name, target): (String, Option<ObjectId>)| Some(HubRef { name, target: target? });
+            index.set_hub_refs(id, change.refs.into_iter().filter_map(named).collect()).await?;
+        } else {
+            for (name, target) in change.refs {
+                index.put_hub_ref(id, name, target).await?;
+            }
+        }
+        Ok(index.set_hub_repo_recorded(id).await?)
+    }
+
+    async fn add_parts(&self, repo: i64, parts: Vec<HubPart>, at: Timestamp) -> Result<(), StoreError> {
+        let (mut commits, mut trees, mut blobs) = (Vec::new(), Vec::new(), Vec::new());
+        for part in parts {
+            match part {
+                HubPart::Commit(commit) => commits.push(commit),
+                HubPart::Tree(tree) => trees.push(tree),
+                HubPart::Blob(blob) => blobs.push(blob),
+                HubPart::Repo(_) | HubPart::Refs(_) => {}
+            }
+        }
+        self.store.index.add_hub_commits(repo, commits).await?;
+        Ok(self.store.index.add_hub_objects(repo, trees, blobs, at).await?)
+    }
+
+    /// The repository of a record, and its other parts.
+    async fn parts_of(&self, record: &HubRecord) -> Result<(HubRepo, Vec<HubPart>), Inapplicable> {
+        let bytes = record.parts.clone();
+        let mut parts = self.store.pool.run(move || parse(&bytes)).await?.into_iter();
+        match parts.next() {
+            Some(HubPart::Repo(repo)) if repo.storage_name == record.storage_name => Ok((repo, parts.collect())),
+            _ => Err(Inapplicable::NoRepo(record.storage_name.clone())),
+        }
+    }
+
+    /// The parts of a partial record of this change.
+    async fn read_part(
+        &self,
+        change: &HubRecord,
+        seq: Seq,
+    ) -> Result<Result<Vec<HubPart>, Inapplicable>, RebuildError> {
+        let Some(Ok(Record::Hub(part))) = self.read(seq).await? else {
+            return Ok(Err(Inapplicable::NoEarlier(seq)));
+        };
+        if !part.is_partial || part.storage_name != change.storage_name {
+            return Ok(Err(Inapplicable::NoEarlier(seq)));
+        }
+        Ok(self.parts_of(&part).await.map(|(_, parts)| parts))
+    }
+
+    /// The repository of this name. One whose name differs by case, or its reverse, excludes it.
+    ///
+    /// The creation of a repository proves that the name was free then. So an earlier one, of which
+    /// there is nothing but its creation, was not made: the outcome of its transaction was unknown.
+    async fn known_repo(
+        &self,
+        repo: &HubRepo,
+        is_creation: bool,
+    ) -> Result<Result<Option<HubRepo>, Inapplicable>, StoreError> {
+        let index = self.store.index.as_ref();
+        let known = index.find_hub_repo(repo.kind, repo.namespace.clone(), repo.name.clone()).await?;
+        let Some(other) = known.as_ref().filter(|known| known.storage_name != repo.storage_name) else {
+            return Ok(Ok(known));
+        };
+        let refs = index.list_hub_refs(other.id, String::new(), 2).await?;
+        let head = match &refs[..] {
+            [main] => index.find_hub_commit(other.id, main.target).await?,
+            _ => None,
+        };
+        if is_creation && head.is_some_and(|head| head.parent.is_none()) {
+            index.drop_hub_repo(other.id).await?;
+            return Ok(Ok(None));
+        }
+        Ok(Err(Inapplicable::NameTaken(repo.storage_name.clone())))
+    }
+
+    /// A commit or directory on which the change is based, and that neither it nor the index has.
+    async fn missing_base(&self, known: Option<&HubRepo>, outline: &Outline) -> Result<Option<ObjectId>, StoreError> {
+        let index = self.store.index.as_ref();
+        for needed in outline.needed_commits.iter().filter(|needed| !outline.commits.contains(needed)) {
+            let is_there = match known {
+                Some(known) => index.find_hub_commit(known.id, *needed).await?.is_some(),
+                None => false,
+            };
+            if !is_there {
+                return Ok(Some(*needed));
+            }
+        }
+        for needed in outline.needed_trees.iter().filter(|needed| !outline.trees.contains(needed)) {
+            let is_there = match known {
+                Some(known) => index.find_hub_tree(known.id, *needed).await?.is_some(),
+                None => false,
+            };
+            if !is_there {
+                return Ok(Some(*needed));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The parts of a record, each of which is what its id names.
+fn parse(bytes: &[u8]) -> Result<Vec<HubPart>, Inapplicable> {
+    let parts = decode_parts(bytes)?;
+    if parts.iter().all(HubPart::has_its_id) { Ok(parts) } else { Err(Inapplicable::WrongId) }
+}

@@ -1,0 +1,391 @@
+//! Hub repositories: each store operation of each change fails once, and an index that is rebuilt
+//! from the records has the same repositories.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::records::{prune, rebuild};
+use super::{Moment, Setup};
+use crate::blob::records::{RecordStore, Seq};
+use crate::runtime::clock::Timestamp;
+use crate::service::access::{Claims, Scope};
+use crate::service::{Change, CommitRequest, Depth, HubError, HubName, OpenRepo, Pruned, RepoKind, Server};
+
+const TAG: &str = "refs/tags/v1";
+
+/// What readers see of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    is_private: bool,
+    times: (Timestamp, Timestamp),
+    /// For each branch and tag its commits, and its files by their paths.
+    refs: BTreeMap<String, (Vec<String>, BTreeMap<String, String>)>,
+}
+
+/// All repositories as readers see them. Every file of them is there.
+async fn seen(server: &Arc<Server>) -> BTreeMap<String, Seen> {
+    let mut found = BTreeMap::new();
+    let (repos, _) = server.list_hub_repos(&Claims::UNRESTRICTED, RepoKind::Model, None, 100).await.unwrap();
+    for repo in repos {
+        let open = open(server, &repo.name).await.unwrap();
+        let mut refs = BTreeMap::new();
+        for named in server.hub_refs(&open).await.unwrap() {
+            let commit = server.find_revision(&open, &named.name).await.unwrap();
+            let page = server.list_hub_files(&open, &commit, "", Depth::Files, (None, 1000)).await.unwrap();
+            let mut files = BTreeMap::new();
+            for entry in page.entries {
+                let file = server.find_hub_file(&open, &commit, &entry.path).await.unwrap();
+                assert_eq!(file.file.len, file.blob.len);
+                files.insert(entry.path, file.blob.file.to_string());
+            }
+            let (history, rest) = server.hub_history(&open, commit, 100).await.unwrap();
+            assert_eq!(rest, None);
+            refs.insert(named.name, (history.iter().map(|commit| commit.id.to_string()).collect(), files));
+        }
+        let times = (repo.created, repo.updated);
+        found.insert(repo.name, Seen { is_private: repo.is_private, times, refs });
+    }
+    found
+}
+
+fn name(name: &str) -> HubName {
+    HubName::new(RepoKind::Model, "me", name).unwrap()
+}
+
+async fn create(server: &Arc<Server>, repo: &str) -> Result<(), HubError> {
+    server.create_hub_repo(&Claims::UNRESTRICTED, &name(repo), false).await
+}
+
+async fn open(server: &Arc<Server>, repo: &str) -> Result<OpenRepo, HubError> {
+    server.open_hub_repo(&Claims::UNRESTRICTED, &name(repo), Scope::Write).await
+}
+
+async fn commit(server: &Arc<Server>, repo: &str, changes: Vec<Change>) -> Result<(), HubError> {
+    let open = open(server, repo).await?;
+    let (branch, message) = ("main".to_owned(), "a commit".to_owned());
+    server.commit(&open, CommitRequest { branch, message, parent: None, changes }).await.map(drop)
+}
+
+fn put(path: &str) -> Change {
+    Change::Put { path: path.parse().unwrap(), contents: format!("contents of {path}").into_bytes() }
+}
+
+/// Number of changes of a [`change`].
+const CHANGE_COUNT: usize = 8;
+
+/// One change after the other. Each succeeds after those before it.
+async fn change(server: &Arc<Server>, number: usize) -> Result<(), HubError> {
+    const REPO: &str = "repo";
+    match number {
+        0 => create(server, REPO).await,
+        1 => commit(server, REPO, vec![put("a/b.txt"), put("c.txt")]).await,
+        2 => {
+            let (path, from) = ("d.txt".parse().unwrap(), "c.txt".parse().unwrap());
+            commit(server, REPO, vec![Change::Copy { path, from, revision: None }]).await
+        }
+        3 => {
+            let open = open(server, REPO).await?;
+            let head = server.find_revision(&open, "main").await?;
+            server.create_hub_ref(&open, TAG.to_owned(), head.id).await
+        }
+        4 => server.set_hub_repo_private(&open(server, REPO).await?, true).await,
+        5 => server.squash(&open(server, REPO).await?, "main", None).await,
+        6 => server.delete_hub_ref(&open(server, REPO).await?, TAG.to_owned()).await,
+        7 => commit(server, REPO, vec![put("late.txt"), put("a/b.txt")]).await,
+        _ => unreachable!(),
+    }
+}
+
+/// A store after the changes before this one.
+async fn setup_before(number: usize) -> Setup {
+    let setup = Setup::new().await;
+    for number in 0..number {
+        Box::pin(change(&setup.process(), number)).await.unwrap();
+        setup.clock.advance(Duration::from_secs(1));
+    }
+    setup
+}
+
+/// Checks a change with a fault in its `n`-th operation. Returns false if it has none.
+async fn check_change_with_fault(number: usize, n: usize, moment: Moment) -> bool {
+    let setup = setup_before(number).await;
+    let before = seen(&setup.process()).await;
+    let server = setup.process();
+    setup.faults.arm(n, moment);
+    let result = Box::pin(change(&server, number)).await;
+    let failed = setup.faults.disarm();
+    let case = format!("operation {n} ({failed:?}) of change {number} failed {moment:?}: {result:?}");
+    let now = seen(&setup.process()).await;
+    let rebuilt = rebuild(&setup).await.unwrap();
+    assert_eq!(rebuilt.problems, [""; 0], "{case}");
+    let logged = seen(&setup.process_with(&rebuilt.index)).await;
+    if result.is_ok() {
+        assert_eq!(logged, now, "{case}");
+    }
+    // The client repeats it after a restart.
+    let server = setup.process();
+    server.store.agree(false).await.unwrap();
+    server.store.complete_records().await.unwrap();
+    match Box::pin(change(&server, number)).await {
+        Ok(()) | Err(HubError::Exists { .. } | HubError::NoRevision { .. }) => {}
+        Err(error) => panic!("{case}: {error:?}"),
+    }
+    let after = seen(&server).await;
+    // All of a change is seen, or nothing.
+    for (state, what) in [(&now, "index"), (&logged, "log")] {
+        assert!(*state == before || *state == after, "{what}, {case}: {state:#?}");
+    }
+    assert!(result.is_err() || now == after, "{case}");
+    let rebuilt = rebuild(&setup).await.unwrap();
+    assert_eq!(seen(&setup.process_with(&rebuilt.index)).await, after, "{case}");
+    failed.is_some()
+}
+
+#[tokio::test]
+async fn change_with_nth_failure_is_made_whole_or_not_at_all() {
+    // The short run has some of the operations of each change.
+    const STEP: usize = if cfg!(feature = "full-tests") { 1 } else { 6 };
+    for number in 0..CHANGE_COUNT {
+        for (begin, moment) in [(0, Moment::Before), (usize::from(STEP > 1), Moment::After)] {
+            let mut n = begin;
+            while check_change_with_fault(number, n, moment).await {
+                n += STEP;
+            }
+            assert!(n > begin, "change {number} has no operation {begin}");
+        }
+    }
+}
+
+/// Commits so many files that the change is in several records. Returns their numbers.
+async fn commit_many(setup: &Setup) -> Vec<Seq> {
+    let first = setup.record_seqs().await;
+    // Directories of some 10 KiB.
+    let changes = (0..200).map(|n| put(&format!("d{}/{n:020}.txt", n % 3))).collect();
+    commit(&setup.process(), "repo", changes).await.unwrap();
+    // The first one is the registration of the contents.
+    let added: Vec<Seq> = setup.record_seqs().await.into_iter().filter(|seq| !first.contains(seq)).skip(1).collect();
+    assert!(added.len() > 3, "{added:?}");
+    added
+}
+
+/// Checks that a rebuild leaves out this many changes, and has this state.
+async fn check_rebuilt(setup: &Setup, left_out: u64, expected: &BTreeMap<String, Seen>) {
+    let rebuilt = rebuild(setup).await.unwrap();
+    assert_eq!(rebuilt.rebuilt.left_out_hub_count, left_out, "{:?}", rebuilt.problems);
+    assert_eq!(&seen(&setup.process_with(&rebuilt.index)).await, expected);
+}
+
+#[tokio::test]
+async fn change_in_several_records_counts_with_all_of_them() {
+    let setup = setup_before(1).await;
+    let before = seen(&setup.process()).await;
+    let added = commit_many(&setup).await;
+    check_rebuilt(&setup, 0, &seen(&setup.process()).await).await;
+    // What is based on it is left out with it.
+    commit(&setup.process(), "repo", vec![put("later.txt")]).await.unwrap();
+    for (lost, left_out) in [(added[1], 2), (*added.last().unwrap(), 1)] {
+        let bytes = setup.records.read(lost).await.unwrap().unwrap();
+        setup.records.remove(lost).await.unwrap();
+        let rebuilt = rebuild(&setup).await.unwrap();
+        assert_eq!(rebuilt.rebuilt.left_out_hub_count, left_out, "{:?}", rebuilt.problems);
+        let later = seen(&setup.process_with(&rebuilt.index)).await;
+        assert_eq!(later, before);
+        assert_ne!(bytes.len(), 0);
+        if left_out == 2 {
+            assert!(
+                rebuilt.problems[0].contains("which belongs to it, is missing or damaged"),
+                "{:?}",
+                rebuilt.problems
+            );
+        }
+    }
+}
+
+/// Also a change in several records is left out if what it is based on is.
+#[tokio::test]
+async fn change_in_several_records_needs_its_base() {
+    let setup = setup_before(1).await;
+    let before = seen(&setup.process()).await;
+    commit(&setup.process(), "repo", vec![put("first.txt")]).await.unwrap();
+    let lost = *setup.record_seqs().await.last().unwrap();
+    commit_many(&setup).await;
+    setup.records.remove(lost).await.unwrap();
+    check_rebuilt(&setup, 1, &before).await;
+}
+
+/// Without the record of its creation, a repository is left out with all of its changes.
+#[tokio::test]
+async fn repository_without_its_creation_is_left_out() {
+    let setup = setup_before(1).await;
+    let creation = *setup.record_seqs().await.last().unwrap();
+    let server = setup.process();
+    server.set_hub_repo_private(&open(&server, "repo").await.unwrap(), true).await.unwrap();
+    commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
+    setup.records.remove(creation).await.unwrap();
+    check_rebuilt(&setup, 2, &BTreeMap::new()).await;
+}
+
+/// A start that records what an earlier version has made may fail at each of its operations.
+#[tokio::test]
+async fn interrupted_start_records_every_repository_at_last() {
+    let setup = setup_before(CHANGE_COUNT).await;
+    commit_many(&setup).await;
+    create(&setup.process(), "other").await.unwrap();
+    let expected = seen(&setup.process()).await;
+    for moment in [Moment::Before, Moment::After] {
+        let mut n = 0;
+        loop {
+            let mut last = 0;
+            for seq in setup.record_seqs().await {
+                let record = setup.records.read(seq).await.unwrap().unwrap();
+                if String::from_utf8_lossy(&record).contains("\"kind\":\"hub\"") {
+                    setup.records.remove(seq).await.unwrap();
+                } else {
+                    last = seq.number();
+                }
+            }
+            let sql = format!("UPDATE hub_repos SET is_recorded = 0; UPDATE store SET last_record = {last}");
+            setup.index.tamper(&sql).await;
+            let server = setup.process();
+            setup.faults.arm(n, moment);
+            let completed = server.store.complete_records().await;
+            let Some(failed) = setup.faults.disarm() else { break };
+            completed.unwrap_err();
+            let server = setup.process();
+            server.store.agree(false).await.unwrap();
+            server.store.complete_records().await.unwrap();
+            let rebuilt = rebuild(&setup).await.unwrap();
+            assert_eq!(rebuilt.problems, [""; 0], "operation {n} ({failed}) {moment:?}");
+            assert_eq!(
+                seen(&setup.process_with(&rebuilt.index)).await,
+                expected,
+                "operation {n} ({failed}) {moment:?}"
+            );
+            n += 1;
+        }
+        assert!(n > 10, "{n} operations");
+    }
+}
+
+/// The log has changes that no index has, as after a transaction with an unknown outcome. Later ones
+/// count.
+#[tokio::test]
+async fn change_that_was_not_made_undoes_no_later_one() {
+    let setup = setup_before(0).await;
+    let older = rebuild(&setup).await.unwrap();
+    create(&setup.process(), "Repo").await.unwrap();
+    let server = setup.process_with(&older.index);
+    create(&server, "repo").await.unwrap();
+    commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
+    let other = rebuild(&setup).await.unwrap();
+    assert_eq!(seen(&setup.process_with(&other.index)).await, seen(&server).await);
+    let ahead = setup.process_with(&other.index);
+    commit(&ahead, "repo", vec![put("lost.txt")]).await.unwrap();
+    ahead.squash(&open(&ahead, "repo").await.unwrap(), "main", None).await.unwrap();
+    setup.clock.advance(Duration::from_secs(1));
+    commit(&server, "repo", vec![put("b.txt")]).await.unwrap();
+    check_rebuilt(&setup, 0, &seen(&server).await).await;
+}
+
+/// What is refused has no record: after a kill the next start would apply it.
+#[tokio::test]
+async fn refused_change_has_no_record() {
+    let setup = setup_before(4).await;
+    let server = setup.process();
+    let (before, records) = (seen(&server).await, setup.record_seqs().await);
+    let old = open(&server, "repo").await.unwrap();
+    let first = server.find_revision(&old, "main").await.unwrap().parent.unwrap();
+    for name in ["refs/heads/main", TAG, "refs/tags/v1/below", "refs/tags/a..b"] {
+        server.create_hub_ref(&old, name.to_owned(), first).await.unwrap_err();
+    }
+    server
+        .create_hub_ref(&old, "refs/tags/v2".to_owned(), crate::git::ObjectId::from_bytes([9; 20]))
+        .await
+        .unwrap_err();
+    server.delete_hub_ref(&old, "refs/heads/main".to_owned()).await.unwrap_err();
+    server.delete_hub_ref(&old, "refs/tags/v2".to_owned()).await.unwrap_err();
+    server.squash(&old, "absent", None).await.unwrap_err();
+    create(&server, "repo").await.unwrap_err();
+    create(&server, "REPO").await.unwrap_err();
+    assert_eq!((seen(&server).await, setup.record_seqs().await), (before, records));
+}
+
+/// A record whose transaction failed is kept. It undoes no later change.
+#[tokio::test]
+async fn failed_change_undoes_no_later_one_in_a_rebuild() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    // The same name in another case, because the first one was not made.
+    setup.faults.arm_at("create_hub_repo", Moment::Before);
+    create(&server, "Repo").await.unwrap_err();
+    setup.faults.disarm();
+    create(&server, "repo").await.unwrap();
+    commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
+    setup.faults.arm_at("move_hub_ref", Moment::Before);
+    commit(&server, "repo", vec![put("lost.txt")]).await.unwrap_err();
+    setup.faults.disarm();
+    // It changes nothing, so it has no record.
+    setup.faults.arm_at("move_hub_ref", Moment::Before);
+    commit(&server, "repo", vec![Change::Delete { path: "a.txt".parse().unwrap() }]).await.unwrap_err();
+    setup.faults.disarm();
+    commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
+    check_rebuilt(&setup, 0, &seen(&server).await).await;
+    commit(&server, "repo", vec![put("b.txt")]).await.unwrap();
+    let opened = open(&server, "repo").await.unwrap();
+    setup.faults.arm_at("set_hub_repo_private", Moment::Before);
+    server.set_hub_repo_private(&opened, true).await.unwrap_err();
+    setup.faults.disarm();
+    // A request that began before a change, and ends after it, does not bring the old state back.
+    server.set_hub_repo_private(&opened, true).await.unwrap();
+    server.squash(&opened, "main", None).await.unwrap();
+    let head = server.find_revision(&opened, "main").await.unwrap();
+    server.create_hub_ref(&opened, TAG.to_owned(), head.id).await.unwrap();
+    let after = seen(&server).await;
+    assert!(after["repo"].is_private);
+    let rebuilt = rebuild(&setup).await.unwrap();
+    assert_eq!((rebuilt.problems.len(), seen(&setup.process_with(&rebuilt.index)).await), (0, after));
+}
+
+/// A copy has what it copies also if the record that added it is lost. A squash has not.
+#[tokio::test]
+async fn change_without_its_base_is_left_out_of_a_rebuild() {
+    let setup = setup_before(1).await;
+    let server = setup.process();
+    let open = open(&server, "repo").await.unwrap();
+    let first = server.find_revision(&open, "main").await.unwrap();
+    server.create_hub_ref(&open, "refs/heads/dev".to_owned(), first.id).await.unwrap();
+    let before = setup.record_seqs().await;
+    let (branch, message) = ("dev".to_owned(), "on a branch".to_owned());
+    let request = CommitRequest { branch, message, parent: None, changes: vec![put("c.txt")] };
+    server.commit(&open, request).await.unwrap();
+    let lost = *setup.record_seqs().await.last().unwrap();
+    assert!(!before.contains(&lost));
+    let (path, from) = ("d.txt".parse().unwrap(), "c.txt".parse().unwrap());
+    commit(&server, "repo", vec![Change::Copy { path, from, revision: Some("dev".to_owned()) }]).await.unwrap();
+    server.squash(&open, "dev", None).await.unwrap();
+    let mut after = seen(&server).await;
+    setup.records.remove(lost).await.unwrap();
+    let rebuilt = rebuild(&setup).await.unwrap();
+    assert_eq!(rebuilt.rebuilt.left_out_hub_count, 1, "{:?}", rebuilt.problems);
+    // The branch `dev` is where it was before both.
+    let (_, files) = after["repo"].refs["refs/heads/main"].clone();
+    assert!(files.contains_key("d.txt"));
+    let found = seen(&setup.process_with(&rebuilt.index)).await;
+    let refs = &mut after.get_mut("repo").unwrap().refs;
+    refs.insert(
+        "refs/heads/dev".to_owned(),
+        (vec![first.id.to_string()], found["repo"].refs["refs/heads/dev"].1.clone()),
+    );
+    assert_eq!(found["repo"].refs, after["repo"].refs);
+}
+
+#[tokio::test]
+async fn records_of_a_repository_are_never_pruned() {
+    let setup = setup_before(CHANGE_COUNT).await;
+    let before = seen(&setup.process()).await;
+    setup.clock.advance(Duration::from_secs(400 * 24 * 3600));
+    assert_eq!(prune(&setup, 3).await, Pruned::default());
+    let rebuilt = rebuild(&setup).await.unwrap();
+    assert_eq!(seen(&setup.process_with(&rebuilt.index)).await, before);
+}

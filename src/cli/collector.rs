@@ -1,4 +1,5 @@
-//! GC in a server: the periodic tasks, and the lock that they share with `zorb gc`.
+//! GC in a server: the periodic tasks, and the lock that they share with `zorb gc`. Also the task
+//! that deletes expired grants.
 //!
 //! One process at a time may delete blobs of a store. If two processes finished the same
 //! deletion, an upload could publish the same blob after the first of them, and the second one
@@ -25,7 +26,10 @@ use crate::runtime::telemetry::chain;
 use crate::service::fsck::Presence;
 use crate::service::gc::compact::{Compacted, MinLive};
 use crate::service::gc::{Collected, MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
-use crate::service::{Pruning, Store, StoreError};
+use crate::service::{Pruning, Server, Store, StoreError};
+
+/// Interval of the deletion of expired grants.
+const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 
 // The configuration cannot import the service, so it repeats the limits of the service.
 const _: () = assert!(MIN_GC_GRACE.as_secs() == MIN_GRACE.as_secs());
@@ -197,6 +201,20 @@ pub(super) async fn clear_up(store: Arc<Store>, stop: CancellationToken) {
     while stop.run_until_cancelled(sleep(REFRESH_PERIOD)).await.is_some() {
         if let Err(error) = store.sweep_removed_files(&pace).await {
             tracing::warn!(error = %chain(&error), "cannot clean up removed files; retrying later");
+        }
+    }
+}
+
+/// Deletes expired grants until `stop`. Runs also if the setting `grants` is off, because an
+/// earlier run may have issued some.
+pub(super) async fn sweep_grants(server: Arc<Server>, stop: CancellationToken) {
+    loop {
+        if let Err(error) = server.sweep_grants().await {
+            tracing::warn!(error = %chain(&error), "cannot delete expired grants");
+        }
+        tokio::select! {
+            () = sleep(SWEEP_PERIOD) => {}
+            () = stop.cancelled() => return,
         }
     }
 }

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
@@ -27,7 +27,6 @@ use super::store::{StoreArgs, StoreIndex, StoreLocation, advice, location_of, se
 use super::units::{Count, Size};
 use crate::config::{CollectionConfig, Config};
 use crate::runtime::clock::{Clock, SystemClock, Timestamp};
-use crate::runtime::telemetry::chain;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive};
 use crate::service::gc::{Action, Collected, CollectionPlan, GcAbort, Pace, PlannedXorb, Policy, Tally};
 use crate::service::{Settings, Store};
@@ -200,7 +199,7 @@ async fn collect(
         Ok(compacted) => (compacted, None),
         Err(abort) => (None, Some(abort)),
     };
-    report(&collected, compacted.as_ref(), output)?;
+    report(collected, compacted, output)?;
     abort.map_or(Ok(()), Err)
 }
 
@@ -276,21 +275,22 @@ fn shown(tally: Tally) -> String {
 }
 
 /// Prints the result of a run. Fails if xorbs could not be deleted or compacted.
-fn report(collected: &Collected, compacted: Option<&Compacted>, output: &Output) -> anyhow::Result<()> {
+fn report(collected: Collected, compacted: Option<Compacted>, output: &Output) -> anyhow::Result<()> {
     output.record(&CollectedRecord {
         condemned: collected.condemned.into(),
         deleted: collected.deleted.into(),
         replaced: collected.replaced.into(),
         spared: collected.spared,
         failed: collected.failed,
-        compaction: compacted.map(compact::CompactedRecord::of),
+        compaction: compacted.as_ref().map(compact::CompactedRecord::of),
     })?;
     let (condemned, deleted) = (shown(collected.condemned), shown(collected.deleted));
     let replaced = shown(collected.replaced);
     output.line(format_args!("condemned: {condemned}; deleted: {deleted}; replaced blobs: {replaced}"))?;
-    if let Some(error) = &collected.failure {
+    if let Some(error) = collected.failure {
         let failed = Count(collected.failed, "xorb");
-        bail!("{failed} could not be collected; the next run tries again: {}", chain(error));
+        // With its cause, so that the advice for a damaged index is found.
+        return Err(error).with_context(|| format!("{failed} could not be collected; the next run tries again"));
     }
     compacted.map_or(Ok(()), |compacted| compact::report(compacted, output))
 }

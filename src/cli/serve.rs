@@ -15,7 +15,6 @@ use clap::Args;
 use ipnet::IpNet;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::assemble::open_server;
@@ -38,9 +37,6 @@ use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
 use crate::service::{Recovered, ScrubBudget, Server, Store, StoreError};
-
-/// Interval of the deletion of expired grants.
-const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 
 /// Number of tasks that a thread runs between two polls of the sockets. tokio's default of 61 suits
 /// tasks of microseconds. Here a task that sends a piece takes 300 µs, and a new request should not
@@ -148,7 +144,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let keys = keys::open(&config.data_dir)?;
     warn_of_low_space(&server.store).await;
     if config.hub {
-        tracing::warn!("hub is a preview: a lost index takes the repositories with it, so make backups (docs/hub.md)");
+        tracing::warn!("hub is a preview: docs/hub.md says what is missing");
     }
     let listener = listen(config.listen)
         .with_context(|| format!("cannot listen on {}; is another process using it?", config.listen))?;
@@ -250,17 +246,24 @@ pub(super) async fn begin_store(
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<OpenedStore> {
     let (server, index) = open_server(config, open_blob_count, metrics, clock).await?;
-    let store = &server.store;
+    let location = StoreLocation::of(config);
+    let prepared = prepare_store(config, &location, &server.store).await;
+    let (recovered, recorded) = prepared.map_err(|error| advice::explain(&location, error))?;
+    Ok(OpenedStore { server, index, recovered, recorded })
+}
+
+/// Compares the index of an opened store with the data directory, and cleans up. Returns what was
+/// cleaned up, and how many files got a record.
+async fn prepare_store(config: &Config, location: &StoreLocation, store: &Store) -> anyhow::Result<(Recovered, u64)> {
     let deletion = lock_deletions(&config.data_dir);
     // Both steps come before the cleanup. If the index is older than the blobs, the cleanup would
     // delete acknowledged data as unfinished.
     if deletion.is_some() {
         store.restore_half_deleted().await.context("cannot restore xorbs whose deletion was interrupted")?;
     }
-    let location = StoreLocation::of(config);
     let is_identified = location.identify(store, !config.require_store).await?;
     let agreed = store.agree(!config.require_store).await;
-    let agreed = agreed.map_err(|gap| advice::of_gap(&location, gap))?;
+    let agreed = agreed.map_err(|gap| advice::of_gap(location, gap))?;
     if agreed.is_new || is_identified {
         tracing::info!(data_dir = %config.data_dir.display(), "created a new store");
     }
@@ -271,7 +274,7 @@ pub(super) async fn begin_store(
     let recovered = recovered.context("cannot clean up after the last run")?;
     drop(deletion);
     let recorded = store.complete_records().await.context("cannot write registration records")?;
-    Ok(OpenedStore { server, index, recovered, recorded })
+    Ok((recovered, recorded))
 }
 
 /// Logs a warning if the disk has so little free space that uploads will be refused.
@@ -299,7 +302,7 @@ fn lock_deletions(data_dir: &Path) -> Option<DeletionLock> {
 /// Starts the background tasks of the store. They run until `stop`.
 fn spawn_background(server: &Arc<Server>, config: &Config, background: &TaskGroup, stop: &CancellationToken) {
     let store = &server.store;
-    background.spawn(sweep(Arc::clone(server), stop.clone()));
+    background.spawn(collector::sweep_grants(Arc::clone(server), stop.clone()));
     background.spawn(collector::collect(Arc::clone(store), config.collection, config.data_dir.clone(), stop.clone()));
     background.spawn(collector::refresh(Arc::clone(store), stop.clone()));
     background.spawn(collector::clear_up(Arc::clone(store), stop.clone()));
@@ -368,20 +371,6 @@ fn auth(config: &Config) -> Auth {
         AuthMode::Off => {
             tracing::warn!("authentication is off: every client that can reach {} can read and write", config.listen);
             Auth::Off
-        }
-    }
-}
-
-/// Deletes expired grants until `stop`. Runs also if the setting `grants` is off, because an
-/// earlier run may have issued some.
-async fn sweep(server: Arc<Server>, stop: CancellationToken) {
-    loop {
-        if let Err(error) = server.sweep_grants().await {
-            tracing::warn!(error = %telemetry::chain(&error), "cannot delete expired grants");
-        }
-        tokio::select! {
-            () = sleep(SWEEP_PERIOD) => {}
-            () = stop.cancelled() => return,
         }
     }
 }

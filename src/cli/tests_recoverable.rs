@@ -290,3 +290,48 @@ fn errors_about_a_wrong_index_show_no_sql() {
     fs::write(&index, sound).unwrap();
     begin(directory.path(), &clock).unwrap();
 }
+
+/// Each command meets the damage at another place: when it opens the index, when it compares it
+/// with the records, or in its work.
+#[test]
+fn errors_about_any_damaged_page_show_no_sql() {
+    const PAGE_LEN: usize = 4096;
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
+    let directory = tempfile::tempdir().unwrap();
+    let (a, b) = (xorb_of(&[1, 2]), xorb_of(&[3]));
+    serve(directory.path(), &clock, async |server| {
+        upload_as(server, "org/a", &a).await;
+        register(server, "org/a", vec![file_of(&a, 0, 2, None)], &[&a]).await;
+        upload_as(server, "org/a", &b).await;
+    })
+    .unwrap();
+    let (index, dir) = (directory.path().join("index.sqlite"), directory.path().to_str().unwrap());
+    let archives = tempfile::tempdir().unwrap();
+    let archive = archives.path().join("archive.rca");
+    let commands = [
+        &["fsck", "--data-dir", dir][..],
+        &["gc", "--data-dir", dir],
+        &["backup", archive.to_str().unwrap(), "--data-dir", dir],
+    ];
+    let sound = fs::read(&index).unwrap();
+    let mut error_counts = [0; 4];
+    for page in 1..sound.len() / PAGE_LEN {
+        let mut bytes = sound.clone();
+        bytes[page * PAGE_LEN..(page + 1) * PAGE_LEN].fill(0xa5);
+        let begins = || begin(directory.path(), &clock).map(drop);
+        let runs = commands.iter().map(|line| Box::new(|| run(line, &clock).map(drop)) as Box<dyn Fn() -> _>);
+        for (command, done) in std::iter::once(Box::new(begins) as Box<dyn Fn() -> _>).chain(runs).enumerate() {
+            let beside = ["index.sqlite-wal", "index.sqlite-shm"].map(|name| directory.path().join(name));
+            for left in beside.iter().chain([&archive]) {
+                let _ = fs::remove_file(left);
+            }
+            fs::write(&index, &bytes).unwrap();
+            let Err(error) = done() else { continue };
+            let error = format!("{error:#}");
+            assert!(!error.contains("(code:") && !error.contains("returned from database"), "{page}: {error}");
+            assert!(error.contains("zorb index rebuild --data-dir"), "page {page}, command {command}: {error}");
+            error_counts[command] += 1;
+        }
+    }
+    assert!(error_counts.iter().all(|count| *count > 2), "{error_counts:?}");
+}

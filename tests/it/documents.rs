@@ -409,6 +409,14 @@ fn assert_none(what: &str, found: &[String]) {
 }
 
 #[test]
+fn readme_says_how_to_build_and_install_and_what_it_takes() {
+    let readme = page("README.md").text;
+    for needed in ["cargo run --release -- serve", "cargo install --path .", "minutes on 2 cores", "GiB of memory"] {
+        assert!(readme.contains(needed), "{needed:?} is not in the README");
+    }
+}
+
+#[test]
 fn no_page_is_longer_than_250_lines_and_the_readme_than_120() {
     assert_none("split these pages", &wrong(|page| is_too_long(page, LONG_PAGES).into_iter().collect()));
     for (long, _) in LONG_PAGES {

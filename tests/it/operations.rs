@@ -213,6 +213,39 @@ async fn logs_have_no_query_strings_and_no_secrets_even_at_debug() {
     assert!(!log.contains('\u{1b}'), "no colours where nobody sees them");
 }
 
+/// Takes a pseudoterminal.
+#[cfg(feature = "full-tests")]
+#[test]
+fn a_log_on_a_terminal_has_colours_unless_no_color_is_set() {
+    use std::io::Read;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::{Command, Stdio};
+
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let listen = taken.local_addr().expect("it has an address").to_string();
+    for (no_color, is_colored) in [("", true), ("1", false)] {
+        let directory = tempfile::tempdir().expect("the test can make a temporary directory");
+        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("there are terminals");
+        grantpt(&terminal).and_then(|()| unlockpt(&terminal)).expect("it is this process's own");
+        let name = ptsname(&terminal, Vec::new()).expect("it has a name");
+        let screen = fs::File::options().read(true).write(true).open(std::ffi::OsStr::from_bytes(name.as_bytes()));
+        // It logs that it makes a store, and ends because the port is taken.
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
+        command.args(["serve", "--listen", &listen, "--data-dir"]).arg(directory.path()).env("NO_COLOR", no_color);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(screen.expect("it can be opened"));
+        assert_eq!(command.status().expect("the binary was built for this test").code(), Some(1));
+        drop(command);
+        // The read ends with an error, because nobody has the other side open any more.
+        let mut log = Vec::new();
+        let _ = fs::File::from(terminal).read_to_end(&mut log);
+        let log = String::from_utf8(log).expect("the log is text");
+        assert!(log.contains("created a new store"), "{log}");
+        assert_eq!(log.contains('\u{1b}'), is_colored, "NO_COLOR={no_color:?}: {log:?}");
+    }
+}
+
 #[tokio::test]
 async fn json_logs_are_one_object_per_line_with_the_request_in_it() {
     let server = Start::default().with("log_format", "json").start();

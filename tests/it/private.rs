@@ -69,7 +69,11 @@ async fn links_in_the_place_of_keys_and_locks_are_not_followed() {
         let _ = fs::remove_file(&lock);
         symlink(&elsewhere, &lock).unwrap();
         match name {
-            "lock" => store.refused(&["data/lock", "link"]),
+            "lock" => {
+                store.refused(&["data/lock", "link"]);
+                let args = ["fsck", "--repair", "--data-dir", store.data_dir.to_str().unwrap()];
+                store.directory.zorb(&args).failed(2, &["cannot lock the data directory", "link"]);
+            }
             "gc.lock" => drop(store.gc().failed(1, &["data/gc.lock", "link"])),
             _ => {
                 let args = ["token", "rotate-key", "--data-dir", store.data_dir.to_str().unwrap()];

@@ -2,9 +2,10 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
+use zorb::service::access::TokenId;
 
 use crate::support::{Client, Start, TestServer, Xorb, eventually, guarded, issue, rng, send, token_command};
 
@@ -99,6 +100,21 @@ async fn what_is_revoked_is_an_id_or_a_token_and_never_a_mistake() {
         0,
         "nothing is made where there is no store"
     );
+}
+
+#[test]
+fn a_revocation_is_kept_until_the_token_has_long_expired() {
+    let server = guarded();
+    let keys = server.data_dir().join("keys");
+    let text = || std::fs::read_to_string(&keys).expect("the keys are text");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs();
+    let day = 24 * 3600;
+    let [long_ago, lately] = [60, 20].map(|days| TokenId::new(days, now - days * day).to_string());
+    std::fs::write(&keys, format!("{}revoked {long_ago}\nrevoked {lately}\n", text())).expect("the test can write");
+    let id = id_of(&server, &issue(&server, "read", "*", &[]));
+    revoke(&server, &id);
+    assert!(text().contains(&id) && text().contains(&lately), "{lately} expired less than 30 days ago");
+    assert!(!text().contains(&long_ago), "the file does not grow for ever");
 }
 
 #[tokio::test]

@@ -3,8 +3,11 @@
 
 use std::sync::Arc;
 
+use zorb::format::xorb::verify;
+
 use crate::support::{
-    Client, Response, Start, TestServer, Xorb, header, read_file, register, rng, shard_of, stocked, upload_shard,
+    Client, Response, Start, TestServer, Xorb, header, random_bytes, read_file, register, rng, shard_of, stocked,
+    upload_shard,
 };
 
 #[tokio::test]
@@ -172,6 +175,21 @@ async fn a_payload_that_expands_beyond_what_it_declares_is_refused() {
     assert!(bomb.len() < 2000);
     bomb[5..8].copy_from_slice(&((128_u32 << 10) - 1).to_le_bytes()[..3]);
     server.client().post(&zeros.xet_path(), bomb).await.problem(400, "malformed_xorb");
+}
+
+#[tokio::test]
+async fn a_payload_longer_than_its_chunk_is_refused() {
+    let (server, raw) = (TestServer::start(), random_bytes(&mut rng(), 1000));
+    let plain = Xorb::stored([&raw[..]]);
+    // An LZ4 frame of one block that is stored as it is: valid, and longer than what is in it.
+    let mut frame = vec![0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82];
+    frame.extend((1000_u32 | 1 << 31).to_le_bytes());
+    frame.extend([&raw[..], &[0; 4]].concat());
+    let body = [&header(1, frame.len(), raw.len())[..], &frame].concat();
+    assert_eq!(verify(&body).expect("the format allows it").hash(), plain.verified.hash());
+    let problem = server.client().post(&plain.xet_path(), body).await.problem(400, "malformed_xorb");
+    assert!(problem["detail"].as_str().unwrap().contains("exceeds the raw length 1000"), "{problem}");
+    assert!(server.blobs().is_empty());
 }
 
 #[tokio::test]

@@ -137,3 +137,15 @@ fn advice(error: &Error) -> Option<&'static str> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_authority_is_told_with_what_to_do() {
+        let text = advice(&Error::InvalidCertificate(CertificateError::UnknownIssuer));
+        assert!(text.is_some_and(|text| text.contains("is not trusted") && text.contains("--ca-file")), "{text:?}");
+        assert_eq!(advice(&Error::InvalidCertificate(CertificateError::Expired)), None);
+    }
+}

@@ -6,7 +6,6 @@ use serde::Serialize;
 use super::{Job, TallyRecord, shown};
 use crate::cli::output::Output;
 use crate::cli::units::{Count, Size};
-use crate::runtime::telemetry::chain;
 use crate::service::Store;
 use crate::service::fsck::Presence;
 use crate::service::gc::Pace;
@@ -187,7 +186,7 @@ pub(super) fn print_sums(plan: &CompactionPlan, output: &Output) -> anyhow::Resu
 }
 
 /// Prints the result of a compaction. Fails if it stopped early or something has failed.
-pub(super) fn report(done: &Compacted, output: &Output) -> anyhow::Result<()> {
+pub(super) fn report(done: Compacted, output: &Output) -> anyhow::Result<()> {
     let (rewritten, made, files) = (shown(done.rewritten), shown(done.made), Count(done.file_count, "file"));
     output.line(format_args!("rewritten: {rewritten} into {made}; switched: {files}"))?;
     if done.changed_count > 0 {
@@ -196,8 +195,8 @@ pub(super) fn report(done: &Compacted, output: &Output) -> anyhow::Result<()> {
     if done.damaged > 0 {
         output.line(format_args!("found damaged: {}", Count(done.damaged, "xorb")))?;
     }
-    if let Some(error) = &done.failure {
-        bail!("compaction stopped early; the next run continues: {}", chain(error));
+    if let Some(error) = done.failure {
+        return Err(error).context("compaction stopped early; the next run continues");
     }
     if done.failed > 0 {
         bail!("{} could not be compacted; the next run tries again; see the log", done.failed);

@@ -151,7 +151,7 @@ async fn index_that_does_not_belong_to_the_records_is_refused() {
 
 #[tokio::test]
 async fn records_that_are_older_than_the_index_are_refused() {
-    let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2]));
+    let (mut setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2]));
     let server = setup.process();
     server.store.complete_records().await.unwrap();
     upload_as(&server, "org/a", &xorb).await;
@@ -160,6 +160,10 @@ async fn records_that_are_older_than_the_index_are_refused() {
     setup.records.remove(last).await.unwrap();
     assert!(matches!(setup.process().store.compare().await, Err(Gap::RecordsMissing { seq }) if seq == last));
     // The number of the missing record is not used again.
+    assert!(setup.records.append("x".into()).await.unwrap() > last);
+    // Nor is it if the operator has moved the whole directory away.
+    setup.records = Default::default();
+    setup.process().store.agree(false).await.unwrap();
     assert!(setup.records.append("x".into()).await.unwrap() > last);
 }
 

@@ -199,6 +199,12 @@ async fn repository_that_contradicts_itself_is_decided_by_the_file() {
     file.register(&server, "honest", file.sha256).await.unwrap();
     assert!(is_verified(&server, "honest", &file).await);
 
+    // The truth is taken at once, although the same repository has lied before.
+    let file = File::upload("then the truth", &server).await;
+    file.register(&server, "liar", false_sha256(3)).await.unwrap();
+    file.register(&server, "liar", file.sha256).await.unwrap();
+    assert!(is_verified(&server, "liar", &file).await);
+
     // An unreadable file settles nothing, and known digests stay.
     let file = File::upload("a file without another claim", &server).await;
     file.register(&server, "someone", false_sha256(4)).await.unwrap();

@@ -606,3 +606,39 @@ async fn lost_index_does_not_cost_records_that_rebuild_it() {
     assert_eq!(prune(&setup, 100).await.registration_count, 1);
     check_same(&setup, "after pruning").await;
 }
+
+/// The outcome of its transaction was unknown: no row has it, and a rebuild makes it.
+#[tokio::test]
+async fn record_that_no_row_has_stays_while_its_xorb_is_stored() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    let (a, b) = (xorb_of(&[0, 1, 2]), xorb_of(&[5]));
+    upload_as(&server, "org/a", &a).await;
+    upload_as(&server, "org/a", &b).await;
+    setup.faults.arm_at("register", Moment::Before);
+    let shard = write_upload(&Shard { files: vec![file_of(&a, 0, 3, None)], xorbs: Vec::new() }).unwrap();
+    server.register(&writer("org/a"), shard.into()).await.unwrap_err();
+    assert_eq!(setup.faults.disarm(), Some("register"));
+    // A later one is applied, so the index counts the first as considered.
+    register(&server, "org/a", vec![file_of(&b, 0, 1, None)], &[]).await;
+    setup.clock.advance(Duration::from_secs(48 * 3600));
+    assert_eq!(prune(&setup, 100).await, Pruned::default());
+    let new = rebuild(&setup).await.unwrap();
+    assert_eq!((new.problems.len(), new.index.file_records(None).await.unwrap().len()), (0, 2));
+    assert!(delete_xorb(&setup, a.xorb().hash()).await);
+    assert_eq!(prune(&setup, 100).await.registration_count, 1);
+}
+
+#[tokio::test]
+async fn record_has_no_list_of_xorbs() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    let many: Vec<u32> = (0..200).collect();
+    let xorb = xorb_of(&many);
+    upload_as(&server, "org/a", &xorb).await;
+    register(&server, "org/a", vec![file_of(&xorb, 0, 3, None)], &[&xorb]).await;
+    let [seq] = setup.record_seqs().await[..] else { panic!("one registration") };
+    let record = setup.records.read(seq).await.unwrap().unwrap();
+    // The list would have 48 bytes for each of 200 chunks.
+    assert!(record.len() < 1000, "{} bytes", record.len());
+}

@@ -49,6 +49,10 @@ fn a_token_of_an_older_version_has_an_id_that_can_be_revoked() {
     let token = check_token(&ring(), &text, NOW).unwrap();
     assert_eq!((token.claims, token.parent, token.id.expires_unix_secs()), (claims(), None, LATER));
     assert_eq!(refused(check_token(&ring().revoking(token.id), &text, NOW)), Reason::Revoked);
+    // Another such token has another id, so it stays valid.
+    let others = Claims { issued_unix_secs: NOW - 1, ..claims() };
+    let other = format!("zorb_{}", seal(&ring(), Purpose::Token, &[], &others.to_payload()).expose());
+    assert_eq!(check_token(&ring().revoking(token.id), &other, NOW).map(|token| token.claims), Ok(others));
 }
 
 #[test]

@@ -237,7 +237,7 @@ fn a_log_on_a_terminal_has_colours_unless_no_color_is_set() {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(screen.expect("it can be opened"));
         assert_eq!(command.status().expect("the binary was built for this test").code(), Some(1));
         drop(command);
-        // The read ends with an error, because nobody has the other side open any more.
+        // The read ends with an error, because no process has the other side open any more.
         let mut log = Vec::new();
         let _ = fs::File::from(terminal).read_to_end(&mut log);
         let log = String::from_utf8(log).expect("the log is text");

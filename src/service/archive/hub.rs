@@ -72,37 +72,51 @@ pub(super) fn digest_of(state: &HubState) -> RecordDigest {
 /// The record of a part.
 pub(super) fn encode(part: &HubPart, (storage_name, digest): (&str, RecordDigest)) -> Vec<u8> {
     match part {
-        HubPart::Repo(repo) => frame(&head_of_repo(repo), 0),
-        HubPart::Commit(commit) => {
-            let head = HubHead::Commit {
-                id: commit.id.to_string(),
-                tree: commit.tree.to_string(),
-                parent: commit.parent.map(|parent| parent.to_string()),
-                at_ms: commit.at.as_millis(),
-                author: commit.author.clone(),
-                message: commit.message.clone(),
-            };
-            frame(&head, 0)
-        }
-        HubPart::Tree(tree) => {
-            let mut record = frame(&HubHead::Tree { id: tree.id.to_string() }, tree.entries.len() as u64);
-            record.extend_from_slice(&tree.entries);
-            record
-        }
-        HubPart::Blob(blob) => {
-            let head = HubHead::Blob {
-                id: blob.id.to_string(),
-                len: blob.len,
-                sha256: blob.sha256.map(|sha256| sha256.to_string()),
-                file: blob.file.to_string(),
-            };
-            frame(&head, 0)
-        }
+        HubPart::Repo(repo) => encode_repo(repo),
+        HubPart::Commit(commit) => encode_commit(commit),
+        HubPart::Tree(tree) => encode_tree(tree),
+        HubPart::Blob(blob) => encode_blob(blob),
         HubPart::Refs(refs) => {
             let (storage_name, digest) = (storage_name.to_owned(), digest.to_hex());
             frame(&HubHead::Refs { storage_name, digest, refs: heads_of_refs(refs) }, 0)
         }
     }
+}
+
+/// The record of a repository.
+pub(in crate::service) fn encode_repo(repo: &HubRepo) -> Vec<u8> {
+    frame(&head_of_repo(repo), 0)
+}
+
+/// The record of a commit.
+pub(in crate::service) fn encode_commit(commit: &HubCommit) -> Vec<u8> {
+    let head = HubHead::Commit {
+        id: commit.id.to_string(),
+        tree: commit.tree.to_string(),
+        parent: commit.parent.map(|parent| parent.to_string()),
+        at_ms: commit.at.as_millis(),
+        author: commit.author.clone(),
+        message: commit.message.clone(),
+    };
+    frame(&head, 0)
+}
+
+/// The record of a directory.
+pub(in crate::service) fn encode_tree(tree: &HubTree) -> Vec<u8> {
+    let mut record = frame(&HubHead::Tree { id: tree.id.to_string() }, tree.entries.len() as u64);
+    record.extend_from_slice(&tree.entries);
+    record
+}
+
+/// The record of a file.
+pub(in crate::service) fn encode_blob(blob: &HubBlob) -> Vec<u8> {
+    let head = HubHead::Blob {
+        id: blob.id.to_string(),
+        len: blob.len,
+        sha256: blob.sha256.map(|sha256| sha256.to_string()),
+        file: blob.file.to_string(),
+    };
+    frame(&head, 0)
 }
 
 fn head_of_repo(repo: &HubRepo) -> HubHead {
@@ -120,11 +134,6 @@ fn head_of_repo(repo: &HubRepo) -> HubHead {
 fn heads_of_refs(refs: &[HubRef]) -> Vec<RefHead> {
     let head = |HubRef { name, target }: &HubRef| RefHead { name: name.clone(), target: target.to_string() };
     refs.iter().map(head).collect()
-}
-
-/// The record of a part other than the refs.
-pub(in crate::service) fn encode_part(part: &HubPart) -> Vec<u8> {
-    encode(part, ("", RecordDigest::of(&[])))
 }
 
 /// The parts of these records. The error says what is malformed.

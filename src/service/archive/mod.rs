@@ -76,7 +76,7 @@ use std::io::Cursor;
 
 pub use self::discard::NoBlobs;
 pub use self::error::{ArchiveError, BackupError, RestoreError};
-pub(super) use self::hub::{decode_parts, encode_part};
+pub(super) use self::hub::{decode_parts, encode_blob, encode_commit, encode_repo, encode_tree};
 pub use self::restore::Restored;
 pub use self::take::BackedUp;
 pub use self::write::BackupArchive;

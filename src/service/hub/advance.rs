@@ -1,7 +1,7 @@
 //! Writes a commit: its record, then its directories and files, then one transaction that moves the
 //! branch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{HubError, OpenRepo};
@@ -41,7 +41,8 @@ impl Server {
         lock: &Arc<KeyLock<String>>,
     ) -> Result<(), HubError> {
         let known = self.store.index.find_hub_blobs(open.repo.id, blobs.iter().map(|blob| blob.id).collect()).await?;
-        let blobs: Vec<HubBlob> = blobs.into_iter().filter(|blob| !known.contains(blob)).collect();
+        let known: HashMap<ObjectId, HubBlob> = known.into_iter().map(|blob| (blob.id, blob)).collect();
+        let blobs: Vec<HubBlob> = blobs.into_iter().filter(|blob| known.get(&blob.id) != Some(blob)).collect();
         if blobs.is_empty() {
             return Ok(());
         }
@@ -82,8 +83,7 @@ impl Server {
                 Ok(()) => index.move_hub_ref(repo.id, from, commit, appended.number()).await,
                 Err(error) => Err(error),
             };
-            let is_moved = async { Ok(index.find_hub_ref(repo.id, name).await? == Some(id)) };
-            Ok::<_, HubError>(appended.settle(moved, is_moved).await?)
+            Ok::<_, HubError>(store.settle_ref(appended, moved, repo, (name, Some(id))).await?)
         };
         // In a task, so that a client that disconnects does not leave it half done.
         let has_moved = self.uninterrupted(write).await?;

@@ -122,11 +122,14 @@ impl Server {
         let write = async move {
             let _lock = lock;
             let (appended, HubChange { trees, blobs, .. }) = store.append_hub(change).await?;
-            let (kind, namespace, name) = (new.kind, new.namespace.clone(), new.name.clone());
             let created = store.index.create_hub_repo(new, first, trees, blobs, appended.number()).await;
-            // The name was free, and is locked.
-            let is_created = async { Ok(store.index.find_hub_repo(kind, namespace, name).await?.is_some()) };
-            Ok::<_, HubError>(appended.settle(created.map(|created| created.is_some()), is_created).await?)
+            match &created {
+                Ok(None) => appended.roll_back().await,
+                // After an error the next start may create it. A later creation counts all the
+                // same.
+                Ok(Some(_)) | Err(_) => appended.retain(),
+            }
+            Ok::<_, HubError>(created?.is_some())
         };
         if self.uninterrupted(write).await? { Ok(()) } else { Err(exists()) }
     }
@@ -220,10 +223,9 @@ impl Server {
             let _lock = lock;
             let refs = BTreeMap::from([(new.name.clone(), Some(target))]);
             let (appended, change) = store.append_hub(HubChange { refs, ..HubChange::of(repo) }).await?;
-            let (id, name) = (change.repo.id, new.name.clone());
-            let created = store.index.create_hub_ref(id, new, appended.number()).await;
-            let is_created = async { Ok(store.index.find_hub_ref(id, name).await? == Some(target)) };
-            Ok::<_, HubError>(appended.settle(created, is_created).await?)
+            let name = new.name.clone();
+            let created = store.index.create_hub_ref(change.repo.id, new, appended.number()).await;
+            Ok::<_, HubError>(store.settle_ref(appended, created, change.repo, (name, Some(target))).await?)
         };
         if self.uninterrupted(write).await? { Ok(()) } else { Err(HubError::Exists { what: name }) }
     }
@@ -246,10 +248,9 @@ impl Server {
             let _lock = lock;
             let refs = BTreeMap::from([(old.name.clone(), None)]);
             let (appended, change) = store.append_hub(HubChange { refs, ..HubChange::of(repo) }).await?;
-            let (id, name) = (change.repo.id, old.name.clone());
-            let deleted = store.index.delete_hub_ref(id, old, appended.number()).await;
-            let is_deleted = async { Ok(store.index.find_hub_ref(id, name).await?.is_none()) };
-            Ok::<_, HubError>(appended.settle(deleted, is_deleted).await?)
+            let name = old.name.clone();
+            let deleted = store.index.delete_hub_ref(change.repo.id, old, appended.number()).await;
+            Ok::<_, HubError>(store.settle_ref(appended, deleted, change.repo, (name, None)).await?)
         };
         // Only another process can have moved it meanwhile.
         if self.uninterrupted(write).await? { Ok(()) } else { Err(HubError::Moving) }

@@ -28,13 +28,15 @@ impl Server {
         let set = async move {
             let _lock = lock;
             let (appended, change) = store.append_hub(HubChange::of(repo)).await?;
-            let HubRepo { id, kind, namespace, name, .. } = change.repo;
+            let HubRepo { id, kind, namespace, name, .. } = change.repo.clone();
             let set = store.index.set_hub_repo_private(id, is_private, appended.number()).await;
-            let is_set = async {
+            let look = async {
                 let found = store.index.find_hub_repo(kind, namespace, name).await?;
-                Ok(found.is_some_and(|found| found.is_private == is_private))
+                let is_set = found.as_ref().is_some_and(|found| found.is_private == is_private);
+                // What the log must say if it was not set.
+                Ok(found.filter(|_| !is_set).map(HubChange::of))
             };
-            Ok::<_, HubError>(appended.settle(set, is_set).await?)
+            Ok::<_, HubError>(store.settle_hub(appended, set, look).await?)
         };
         if self.uninterrupted(set).await? { Ok(()) } else { Err(HubError::NoRepo) }
     }

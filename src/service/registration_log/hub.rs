@@ -14,12 +14,12 @@ use bytes::Bytes;
 
 use super::AppendedRecord;
 use super::record::{HubRecord, Record};
-use crate::blob::records::Seq;
+use crate::blob::records::{RecordStore, Seq};
 use crate::git::ObjectId;
-use crate::index::{HubBlob, HubCommit, HubRepo, HubTree};
+use crate::index::{HubBlob, HubCommit, HubRepo, HubTree, IndexError};
 use crate::runtime::telemetry::chain;
 use crate::service::Store;
-use crate::service::archive::encode_part;
+use crate::service::archive::{encode_blob, encode_commit, encode_repo, encode_tree};
 use crate::service::error::StoreError;
 use crate::service::hub::{Copying, HubPart, HubState, refs_of};
 
@@ -70,15 +70,16 @@ struct Groups {
 
 impl Groups {
     fn of(repo: &HubRepo) -> Self {
-        let repo = encode_part(&HubPart::Repo(repo.clone()));
+        let repo = encode_repo(repo);
         Self { last: repo.clone(), repo, full: Vec::new() }
     }
 
-    fn push(&mut self, part: &HubPart) {
+    /// Adds an encoded part.
+    fn push(&mut self, part: &[u8]) {
         if self.last.len() > MAX_PARTS_LEN {
             self.full.push(std::mem::replace(&mut self.last, self.repo.clone()));
         }
-        self.last.extend_from_slice(&encode_part(part));
+        self.last.extend_from_slice(part);
     }
 }
 
@@ -96,28 +97,13 @@ impl Store {
     ) -> Result<(AppendedRecord, HubChange), StoreError> {
         let encode = move || {
             let mut groups = Groups::of(&change.repo);
-            for commit in &change.commits {
-                groups.push(&HubPart::Commit(commit.clone()));
-            }
-            for tree in &change.trees {
-                groups.push(&HubPart::Tree(tree.clone()));
-            }
-            for blob in &change.blobs {
-                groups.push(&HubPart::Blob(blob.clone()));
-            }
+            change.commits.iter().for_each(|commit| groups.push(&encode_commit(commit)));
+            change.trees.iter().for_each(|tree| groups.push(&encode_tree(tree)));
+            change.blobs.iter().for_each(|blob| groups.push(&encode_blob(blob)));
             (groups, change)
         };
         let (Groups { full, last, .. }, change) = self.pool.run(encode).await;
-        let record = HubRecord {
-            at: self.clock.now(),
-            storage_name: change.repo.storage_name.clone(),
-            is_partial: true,
-            earlier: Vec::new(),
-            refs: BTreeMap::new(),
-            is_creation: false,
-            is_state: false,
-            parts: Bytes::new(),
-        };
+        let record = self.partial(&change.repo);
         let mut earlier = Vec::new();
         self.append_all(full, &record, &mut earlier).await?;
         let last = HubRecord {
@@ -146,7 +132,7 @@ impl Store {
             match appended {
                 Ok(seq) => earlier.push(seq),
                 Err(error) => {
-                    self.remove_parts(earlier).await;
+                    remove_parts(self.records.as_ref(), earlier).await;
                     return Err(error);
                 }
             }
@@ -154,12 +140,85 @@ impl Store {
         Ok(())
     }
 
-    async fn remove_parts(&self, earlier: &[Seq]) {
-        for seq in earlier {
-            if let Err(error) = self.records.remove(*seq).await {
-                tracing::warn!(record = %seq, error = %chain(&error), "cannot remove a part of a failed operation");
-            }
+    /// A record of this repository to which the parts are to be added.
+    fn partial(&self, repo: &HubRepo) -> HubRecord {
+        HubRecord {
+            at: self.clock.now(),
+            storage_name: repo.storage_name.clone(),
+            is_partial: true,
+            earlier: Vec::new(),
+            refs: BTreeMap::new(),
+            is_creation: false,
+            is_state: false,
+            parts: Bytes::new(),
         }
+    }
+
+    /// Ends a change of a branch or tag, which names this commit if the change was made.
+    ///
+    /// # Errors
+    ///
+    /// The error of the change.
+    pub(in crate::service) async fn settle_ref(
+        &self,
+        appended: AppendedRecord,
+        was_made: Result<bool, IndexError>,
+        repo: HubRepo,
+        (name, target): (String, Option<ObjectId>),
+    ) -> Result<bool, IndexError> {
+        let look = async {
+            let now = self.index.find_hub_ref(repo.id, name.clone()).await?;
+            if now == target {
+                return Ok(None);
+            }
+            // As it is, since `repo` may be the repository after the change.
+            let found = self.index.find_hub_repo(repo.kind, repo.namespace, repo.name).await?;
+            let refs = BTreeMap::from([(name, now)]);
+            Ok(found.map(|found| HubChange { refs, ..HubChange::of(found) }))
+        };
+        self.settle_hub(appended, was_made, look).await
+    }
+
+    /// Ends a change: removes its record if it was refused. After an error, `look` finds out
+    /// whether it was made: it returns `None`, or else what the log must say. That is appended, so
+    /// that no start and no rebuild applies the failed change after a later one that changes
+    /// nothing and has no record. The record of the failed change stays: its transaction may show
+    /// after a power cut all the same. If the look or the append fails, only the record stays.
+    ///
+    /// # Errors
+    ///
+    /// The error of the change.
+    pub(in crate::service) async fn settle_hub(
+        &self,
+        appended: AppendedRecord,
+        was_made: Result<bool, IndexError>,
+        look: impl Future<Output = Result<Option<HubChange>, IndexError>>,
+    ) -> Result<bool, IndexError> {
+        let error = match was_made {
+            Ok(true) => {
+                appended.retain();
+                return Ok(true);
+            }
+            Ok(false) => {
+                appended.roll_back().await;
+                return Ok(false);
+            }
+            Err(error) => error,
+        };
+        appended.retain();
+        let undone = match look.await {
+            Ok(None) => return Ok(true),
+            Ok(Some(present)) => match self.append_hub(present).await {
+                Ok((undoing, _)) => undoing.retain_applied().await,
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = undone {
+            tracing::warn!(error = %chain(&error), "cannot record that a change of a repository failed; the next start \
+                may apply it");
+        }
+        Err(error)
     }
 
     async fn append_parts(&self, record: HubRecord) -> Result<Seq, StoreError> {
@@ -167,36 +226,39 @@ impl Store {
         Ok(self.records.append(bytes).await?)
     }
 
-    /// Ensures that the state of every Hub repository is in the log. Returns how many repositories
-    /// were written. No other process may use the store meanwhile.
+    /// Ensures that the state of every Hub repository is in the log. No other process may use the
+    /// store meanwhile.
     ///
     /// # Errors
     ///
     /// The store failed; the next call writes the missing records.
-    pub(super) async fn complete_hub_records(&self) -> Result<u64, StoreError> {
-        let mut count = 0;
+    pub(super) async fn complete_hub_records(&self) -> Result<(), StoreError> {
         while let Some(repo) = self.index.find_unrecorded_hub_repo().await? {
-            let (id, storage_name) = (repo.id, repo.storage_name.clone());
+            let id = repo.id;
             let refs = refs_of(self.index.as_ref(), id).await?;
             let (mut groups, mut earlier) = (Groups::of(&repo), Vec::new());
-            let mut record = HubRecord {
-                at: self.clock.now(),
-                storage_name,
-                is_partial: true,
-                earlier: Vec::new(),
-                refs: BTreeMap::new(),
-                is_creation: false,
-                is_state: false,
-                parts: Bytes::new(),
-            };
+            let mut record = self.partial(&repo);
             let mut copying = Copying::begin(self.index.as_ref(), HubState { repo, refs: refs.clone() });
             loop {
                 let parts = copying.next().await?;
                 if parts.is_empty() {
                     break;
                 }
-                for part in parts.iter().filter(|part| !matches!(part, HubPart::Repo(_) | HubPart::Refs(_))) {
-                    groups.push(part);
+                for part in parts {
+                    match part {
+                        // A replay would refuse the whole record.
+                        part if !part.has_its_id() => {
+                            tracing::error!(
+                                repo = record.storage_name,
+                                "index inconsistent; a commit or directory \
+                                is not what its id names, and is not recorded"
+                            );
+                        }
+                        HubPart::Repo(_) | HubPart::Refs(_) => {}
+                        HubPart::Commit(commit) => groups.push(&encode_commit(&commit)),
+                        HubPart::Tree(tree) => groups.push(&encode_tree(&tree)),
+                        HubPart::Blob(blob) => groups.push(&encode_blob(&blob)),
+                    }
                 }
                 self.append_all(std::mem::take(&mut groups.full), &record, &mut earlier).await?;
             }
@@ -210,8 +272,16 @@ impl Store {
             if let Some(store) = self.index.store_mark().await?.id {
                 self.index.set_store(store, Some(last.number())).await?;
             }
-            count += 1;
         }
-        Ok(count)
+        Ok(())
+    }
+}
+
+/// Removes partial records of a change whose last record does not exist.
+pub(super) async fn remove_parts(records: &dyn RecordStore, earlier: &[Seq]) {
+    for seq in earlier {
+        if let Err(error) = records.remove(*seq).await {
+            tracing::warn!(record = %seq, error = %chain(&error), "cannot remove a part of a failed operation");
+        }
     }
 }

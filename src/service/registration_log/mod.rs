@@ -57,7 +57,7 @@ use super::register::distinct;
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::shard::{Shard, parse_stored, write_upload};
 use crate::format::{FileHash, XorbHash};
-use crate::index::{Index, IndexError, Registration};
+use crate::index::{Index, Registration};
 use crate::runtime::telemetry::chain;
 
 /// A record that was appended before its change. The caller holds this until the change was made or
@@ -97,44 +97,13 @@ impl AppendedRecord {
     pub async fn roll_back(self) {
         // The last record first: the others have no effect without it.
         let removed = self.records.remove(self.seq).await;
-        for seq in &self.earlier {
-            if let Err(error) = self.records.remove(*seq).await {
-                tracing::warn!(record = %seq, error = %chain(&error), "cannot remove a part of a failed operation");
-            }
-        }
+        hub::remove_parts(self.records.as_ref(), &self.earlier).await;
         let Err(error) = removed else { return };
         tracing::warn!(record = %self.seq, error = %chain(&error), "cannot roll back the record of a failed operation");
         if let Err(error) = self.mark_considered().await {
             tracing::warn!(record = %self.seq, error = %chain(&error), "cannot mark the record of a failed operation \
                 as considered; the next start may apply it");
         }
-    }
-
-    /// Keeps the record of a change, or removes it if the change was not made. After an error, the
-    /// index says whether the change was made: `is_made` looks. So a change that failed undoes no
-    /// later one that has no record because it changes nothing. If that fails, too, the outcome is
-    /// unknown, and the record stays.
-    pub async fn settle(
-        self,
-        was_made: Result<bool, IndexError>,
-        is_made: impl Future<Output = Result<bool, IndexError>>,
-    ) -> Result<bool, IndexError> {
-        let made = match was_made {
-            Err(error) => match is_made.await {
-                Ok(true) => Ok(true),
-                Ok(false) => {
-                    self.roll_back().await;
-                    return Err(error);
-                }
-                Err(_) => Err(error),
-            },
-            made => made,
-        };
-        match made {
-            Ok(false) => self.roll_back().await,
-            Ok(true) | Err(_) => self.retain(),
-        }
-        made
     }
 
     /// Makes the record the last one that the index has considered. Does so only if the record

@@ -40,6 +40,10 @@ use crate::runtime::clock::Timestamp;
 /// time, and no write should block other writers for over 50 ms.
 const STEP_TIME: Duration = Duration::from_millis(10);
 
+/// A registration that takes longer is rolled back, and written in steps instead. Never in unit
+/// tests, so that the same steps are made on every machine.
+const WHOLE_TIME: Duration = if cfg!(test) { Duration::MAX } else { Duration::from_millis(25) };
+
 /// The maximum number of files in one batch. One in unit tests, so that a step can end between
 /// small files.
 const BATCH_FILE_COUNT: usize = if cfg!(test) { 1 } else { 256 };
@@ -265,7 +269,11 @@ async fn write_whole(
     let allowance = &registration.allowance;
     let before = if allowance.is_unlimited() { None } else { Some(usages(tx, registration).await?) };
     let mut entry = Entry::new(registration, Mark::Whole, start);
+    let began = Instant::now();
     while !entry.is_done() {
+        if began.elapsed() >= WHOLE_TIME {
+            return Ok(None);
+        }
         if let Some(refused) = entry.write_some(tx).await? {
             return Ok(Some(refused));
         }
@@ -280,6 +288,9 @@ async fn write_whole(
         return Ok(Some(Registered::OverQuota(excess)));
     }
     for some in registration.dedup.chunks(BATCH_FILE_COUNT) {
+        if began.elapsed() >= WHOLE_TIME {
+            return Ok(None);
+        }
         if let Err(missing) = write_dedup(tx, some).await? {
             return Ok(Some(Registered::MissingXorb(missing)));
         }

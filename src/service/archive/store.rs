@@ -18,9 +18,9 @@ use crate::service::{Store, StoreError};
 /// stay in memory for the next files, with 41 bytes per chunk.
 const BATCH_COUNT: usize = 128;
 
-/// Pending files are written in one transaction when they are this many. 1000 of them took 268 ms
-/// in a debug build, and no transaction of the index may take more than 50 ms.
-const TRANSACTION_COUNT: usize = 64;
+/// Pending files are written in one transaction when they are this many. 64 of them took up to 82
+/// ms in a debug build, and no transaction of the index may take more than 50 ms.
+const TRANSACTION_COUNT: usize = 32;
 
 /// Pending files are also written when they have this number of terms together.
 const TRANSACTION_TERM_COUNT: usize = 20_000;

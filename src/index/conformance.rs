@@ -1,5 +1,4 @@
-//! The contract of [`Index`] as a test suite. An implementation must pass all of it; SQLite is the
-//! only one.
+//! The contract of [`Index`] as a test suite. SQLite and PostgreSQL pass all of it.
 
 use std::path::PathBuf;
 use std::sync::Arc;

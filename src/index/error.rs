@@ -12,17 +12,17 @@ use crate::runtime::outage::Outage;
 pub struct IndexError {
     /// The operation, as an infinitive such as "stage a xorb".
     pub op: &'static str,
-    /// How the caller may react.
+    /// The kind of the failure, by which a caller decides what to do.
     pub kind: IndexErrorKind,
     /// The cause.
     #[source]
     pub source: Box<dyn StdError + Send + Sync>,
 }
 
-/// How a caller may react to a failed operation.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexErrorKind {
-    /// The database is busy; a retry may succeed.
+    /// The database is busy or cannot be reached; a retry may succeed.
     Unavailable,
     /// The disk is full: the operator has to act.
     NoSpace,
@@ -36,13 +36,14 @@ pub enum IndexErrorKind {
     Damaged,
     /// The schema of the database is newer than this program.
     Newer,
-    /// Its schema is older than this program needs, and opening it does not migrate it.
+    /// The database has no schema, or an older one than this program needs, and opening it does not
+    /// migrate it.
     Older,
     /// Anything else.
     Other,
 }
 
-/// A column of a row that does not parse.
+/// A column is invalid: it does not parse, or contradicts another one.
 #[derive(Debug, Error)]
 #[error("{table}.{column} of {key} is not valid: {reason}")]
 pub(super) struct Inconsistent {
@@ -52,9 +53,9 @@ pub(super) struct Inconsistent {
     pub(super) reason: String,
 }
 
-/// A conditional statement did not change exactly one row, as it should have.
+/// A conditional statement should have changed one row, and changed another number of them.
 #[derive(Debug, Error)]
-#[error("{changed} rows were in the state expected, not 1")]
+#[error("expected one row in the right state, found {changed}")]
 pub(super) struct RowsChanged {
     pub(super) changed: u64,
 }

@@ -30,7 +30,10 @@ pub(in crate::cli) fn of_gap(location: &StoreLocation, gap: Gap) -> anyhow::Erro
     let (data_dir, dir) = (&location.data_dir, location.data_dir.display());
     match (gap, &location.database) {
         (gap, None) => of_gap_in_directory(data_dir, gap),
-        (gap @ (Gap::EmptyIndex | Gap::OtherStore { .. } | Gap::Claimed { .. } | Gap::Behind { .. }), Some(url)) => {
+        (
+            gap @ (Gap::EmptyIndex | Gap::OtherStore { .. } | Gap::BelongsElsewhere { .. } | Gap::Behind { .. }),
+            Some(url),
+        ) => {
             let database = postgres::describe(url);
             anyhow!(
                 "{gap}; check that data_dir ({dir}) and database_url (PostgreSQL {database}) name the same store; after \
@@ -47,7 +50,7 @@ fn of_gap_in_directory(data_dir: &Path, gap: Gap) -> anyhow::Error {
     let dir = data_dir.display();
     match gap {
         Gap::NoStore => no_store(data_dir),
-        Gap::EmptyIndex | Gap::OtherStore { .. } | Gap::Claimed { .. } | Gap::Behind { .. } => anyhow!(
+        Gap::EmptyIndex | Gap::OtherStore { .. } | Gap::BelongsElsewhere { .. } | Gap::Behind { .. } => anyhow!(
             "{gap}; nothing in {dir} was changed: run zorb index rebuild --data-dir {dir}, which rebuilds the \
              index from blobs and records and keeps the old one"
         ),

@@ -1,4 +1,5 @@
-//! The contract on usage and its limits.
+//! Tests of [`UsageIndex`](crate::index::UsageIndex) and of the limits of a registration: what
+//! counts as usage, and what is refused.
 
 mod model;
 
@@ -19,12 +20,13 @@ suite_in_steps! {
     limits_are_reached_not_exceeded_and_refusal_changes_nothing
     exceeded_limit_refuses_only_registrations_that_add_to_it
     limit_of_an_owner_covers_all_its_repositories
-    large_removed_file_is_credited_at_once_its_xorbs_when_swept
-    records_of_scattered_files_are_charged_and_given_back
+    removed_large_file_frees_its_length_at_once_its_xorbs_later
+    records_of_files_with_many_terms_are_charged_and_given_back
     usages_are_listed_in_pages_by_name
     the_largest_usages_are_the_first_and_as_many_as_asked_for
     ;
-    // Not in steps: there all of them may be refused, because each counts from its first step on.
+    // Not run in steps: there each registration counts from its first step on, so all of them may be
+    // refused.
     of_several_registrations_at_the_limit_one_is_accepted
 }
 
@@ -59,19 +61,20 @@ fn limited(repo: &str, allowance: &Allowance, files: &[u8]) -> Registration {
     Registration { allowance: allowance.clone(), ..registration(repo, files, &xorbs) }
 }
 
-fn own(repo: Limits) -> Allowance {
+fn of_repo(repo: Limits) -> Allowance {
     Allowance { repo, owner: None }
 }
 
-async fn records_of_scattered_files_are_charged_and_given_back(db: Db) {
+async fn records_of_files_with_many_terms_are_charged_and_given_back(db: Db) {
     stocked(&db).await;
     // 96 bytes for header and sha256, and 96 bytes for each of 1000 terms: 93 whole KiB.
-    let scattered = || file(9, &[term(1, 0, 1); 1000]);
+    let many_terms = || file(9, &[term(1, 0, 1); 1000]);
     let record_len = 93 << 10;
-    let used = |record_len: u64| Usage { file_count: 1, logical_len: 1_000_000, physical_len: len(&[1]) + record_len };
-    let limited = |physical_len, sha256| {
-        let allowance = own(Limits { physical_len: Some(physical_len), ..Limits::default() });
-        let new = NewFile { sha256, ..scattered() };
+    let with_records =
+        |record_len: u64| Usage { file_count: 1, logical_len: 1_000_000, physical_len: len(&[1]) + record_len };
+    let within = |physical_len, sha256| {
+        let allowance = of_repo(Limits { physical_len: Some(physical_len), ..Limits::default() });
+        let new = NewFile { sha256, ..many_terms() };
         Registration { allowance, ..registration("a", vec![new], &[1]) }
     };
     let excess = Registered::OverQuota(Excess {
@@ -81,18 +84,18 @@ async fn records_of_scattered_files_are_charged_and_given_back(db: Db) {
         used: 0,
         added: len(&[1]) + record_len,
     });
-    assert_eq!(db.register(&limited(len(&[1]) + record_len - 1, None)).await.unwrap(), excess);
-    assert_eq!(db.register(&limited(len(&[1]) + record_len, None)).await.unwrap(), Registered::New);
-    assert_eq!(usage(&db, "a").await, used(record_len));
+    assert_eq!(db.register(&within(len(&[1]) + record_len - 1, None)).await.unwrap(), excess);
+    assert_eq!(db.register(&within(len(&[1]) + record_len, None)).await.unwrap(), Registered::New);
+    assert_eq!(usage(&db, "a").await, with_records(record_len));
     // A repeated registration has no record, so the repository is not charged.
-    assert_eq!(db.register(&limited(0, None)).await.unwrap(), Registered::Known);
+    assert_eq!(db.register(&within(0, None)).await.unwrap(), Registered::Known);
     // A new claim of a sha256 has a record of its own.
-    let claimed = |physical_len| limited(physical_len, Some(sha256(1)));
+    let claimed = |physical_len| within(physical_len, Some(sha256(1)));
     assert!(matches!(db.register(&claimed(len(&[1]) + record_len)).await.unwrap(), Registered::OverQuota(_)));
     assert_eq!(db.register(&claimed(u64::MAX)).await.unwrap(), Registered::Added);
-    assert_eq!(usage(&db, "a").await, used(2 * record_len));
-    db.register(&registration("b", vec![scattered()], &[1])).await.unwrap();
-    assert_eq!(usage(&db, "b").await, used(record_len));
+    assert_eq!(usage(&db, "a").await, with_records(2 * record_len));
+    db.register(&registration("b", vec![many_terms()], &[1])).await.unwrap();
+    assert_eq!(usage(&db, "b").await, with_records(record_len));
     for repo in ["a", "b"] {
         db.remove_claims(file_hash(9), Some(repo.to_owned()), NOW).await.unwrap();
         assert_eq!(usage(&db, repo).await, Usage::default(), "{repo}");
@@ -134,11 +137,11 @@ async fn repository_counts_its_files_and_each_xorb_once(db: Db) {
 async fn registration_of_known_files_is_free_beyond_the_limit(db: Db) {
     stocked(&db).await;
     db.register(&limited("a", &Allowance::default(), &[10, 20])).await.unwrap();
-    let tight = own(Limits { file_count: Some(1), logical_len: Some(1), physical_len: Some(1) });
+    let tight = of_repo(Limits { file_count: Some(1), logical_len: Some(1), physical_len: Some(1) });
     assert_eq!(db.register(&limited("a", &tight, &[10, 20, 10])).await.unwrap(), Registered::Known);
     assert_eq!(usage(&db, "a").await, used(2, 2000, &[1, 2]));
     // The same file twice in one shard is one file.
-    let one = own(Limits { file_count: Some(1), ..Limits::default() });
+    let one = of_repo(Limits { file_count: Some(1), ..Limits::default() });
     assert_eq!(db.register(&limited("b", &one, &[10, 10])).await.unwrap(), Registered::New);
     assert_eq!(usage(&db, "b").await, used(1, 1000, &[1]));
 }
@@ -159,7 +162,7 @@ async fn limits_are_reached_not_exceeded_and_refusal_changes_nothing(db: Db) {
     ];
     for (index, (quantity, limits, limit, used, one)) in cases.into_iter().enumerate() {
         let repo = format!("a/{index}");
-        let allowance = own(limits);
+        let allowance = of_repo(limits);
         assert_eq!(db.register(&limited(&repo, &allowance, &[10, 11])).await.unwrap(), Registered::New);
         let before = usage(&db, &repo).await;
         // Two more files at once are too many, although each one alone would fit.
@@ -180,13 +183,13 @@ async fn limits_are_reached_not_exceeded_and_refusal_changes_nothing(db: Db) {
         db.remove_claims(file_hash(30), Some(repo), NOW).await.unwrap();
     }
     let found = db.find_file(file_hash(20), Reader::All, None).await.unwrap();
-    assert_eq!(found, None, "a refused registration leaves no file");
+    assert_eq!(found, None, "it was removed again");
 }
 
 async fn exceeded_limit_refuses_only_registrations_that_add_to_it(db: Db) {
     stocked(&db).await;
     db.register(&limited("a", &Allowance::default(), &[10, 20])).await.unwrap();
-    let lowered = own(Limits { physical_len: Some(1), ..Limits::default() });
+    let lowered = of_repo(Limits { physical_len: Some(1), ..Limits::default() });
     assert_eq!(
         db.register(&limited("a", &lowered, &[11])).await.unwrap(),
         Registered::New,
@@ -225,7 +228,7 @@ async fn limit_of_an_owner_covers_all_its_repositories(db: Db) {
 
 async fn of_several_registrations_at_the_limit_one_is_accepted(db: Db) {
     stocked(&db).await;
-    let allowance = own(Limits { file_count: Some(1), ..Limits::default() });
+    let allowance = of_repo(Limits { file_count: Some(1), ..Limits::default() });
     let tries = [10, 20, 30, 40].map(|number| limited("a", &allowance, &[number]));
     let mut won = 0;
     for outcome in join_all(tries.iter().map(|registration| db.register(registration))).await {
@@ -239,7 +242,9 @@ async fn of_several_registrations_at_the_limit_one_is_accepted(db: Db) {
     assert_eq!((won, usage(&db, "a").await.file_count), (1, 1));
 }
 
-async fn large_removed_file_is_credited_at_once_its_xorbs_when_swept(db: Db) {
+/// The xorbs of a large file are credited in steps. In unit tests eight xorbs are enough for several
+/// steps.
+async fn removed_large_file_frees_its_length_at_once_its_xorbs_later(db: Db) {
     const COUNT: u8 = 8;
     stocked(&db).await;
     let (all, none): (Vec<u8>, _) = ((1..=COUNT).collect(), Allowance::default());

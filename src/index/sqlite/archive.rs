@@ -1,5 +1,5 @@
-//! Reads all files of an index for a backup, also while a server uses it, and writes them into a
-//! new index: see [`ArchiveIndex`].
+//! For a backup: reads all files of an index, also while a server uses it. For a restore: writes
+//! files into a new index. See [`ArchiveIndex`].
 //!
 //! Each page is one snapshot; two pages may be from different times. A restore writes into a new
 //! index that no other process uses. A crash leaves this index incomplete, so it must be discarded.
@@ -45,7 +45,7 @@ impl FromRow for Recorded {
             1 => Some(Sha256State::Claimed),
             2 => Some(Sha256State::Verified),
             _ => {
-                let (key, reason) = (format!("file {hash}"), "no state".to_owned());
+                let (key, reason) = (format!("file {hash}"), "unknown state".to_owned());
                 return Err(Inconsistent { table: "files", column: "sha256_state", key, reason }.into());
             }
         };
@@ -62,12 +62,19 @@ impl FromRow for Recorded {
     }
 }
 
-row! { Claimed { file_id: i64, repo: String } }
+row! { FileRepo { file_id: i64, repo: String } }
+// A domain is an owner.
 row! { Owned { file_id: i64, hash: XorbHash, domain: String } }
 
 impl ArchiveIndex for SqliteIndex {
     fn file_records(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<Vec<FileRecord>, IndexError>> {
-        // A sha256 that only unpublished registrations claim does not count yet: its state is 0.
+        // A long registration is written in steps, and is visible once it is published (see
+        // `index::register`). `hidden` has the numbers of the registrations that are not. In
+        // `file_repos`, `registration` is the one that gave the repository its right to the file,
+        // and `claim_registration` the one that claimed a sha256 for it. A repository with
+        // `has_claimed` 1 claims the sha256 in `claim`, or the one in `files` if that is NULL. If
+        // the sha256 in `files` is not verified, and only registrations in `hidden` claim it, this
+        // query returns the state 0, as for a file without a sha256.
         const SQL: &str = "SELECT id, hash, raw_len, since, sha256, iif(sha256_state = 1 \
              AND EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND claim_registration IN hidden) \
              AND NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND has_claimed = 1 AND claim IS NULL \
@@ -96,7 +103,7 @@ impl ArchiveIndex for SqliteIndex {
                 file.record.terms = terms_of(&mut tx, file).await?;
             }
             // `repos` is sorted by file and repository, and `owners` by file, xorb and owner.
-            let repos: Vec<Claimed> = tx.all(of_files(REPOS, &files, ", repo").build()).await?;
+            let repos: Vec<FileRepo> = tx.all(of_files(REPOS, &files, ", repo").build()).await?;
             let owners: Vec<Owned> = tx.all(of_files(OWNERS, &files, ", hash, domain").build()).await?;
             for file in &mut files {
                 let owners = owners.iter().filter(|owned| owned.file_id == file.id);
@@ -110,9 +117,9 @@ impl ArchiveIndex for SqliteIndex {
     }
 
     fn restore_files(&self, files: Vec<RestoredFile>) -> BoxFuture<'_, Result<(), IndexError>> {
-        const SHARE: &str =
+        const ADD_OWNER: &str =
             "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) SELECT id, ? FROM xorbs WHERE hash = ?";
-        const MENTION: &str =
+        const ADD_DEDUP_CHUNK: &str =
             "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) SELECT ?, id FROM xorbs WHERE hash = ?";
         async move {
             let mut held = self.writing("restore files").await?;
@@ -120,11 +127,11 @@ impl ArchiveIndex for SqliteIndex {
             for file in &files {
                 write_record(&mut tx, &file.record).await?;
                 for (xorb, owner) in &file.record.owners {
-                    tx.execute(query(SHARE).bind(owner.as_str()).bind(xorb.as_bytes().as_slice())).await?;
+                    tx.execute(query(ADD_OWNER).bind(owner.as_str()).bind(xorb.as_bytes().as_slice())).await?;
                 }
                 for (chunk, xorb) in &file.dedup {
-                    let mention = query(MENTION).bind(chunk.as_bytes().as_slice()).bind(xorb.as_bytes().as_slice());
-                    tx.execute(mention).await?;
+                    let add = query(ADD_DEDUP_CHUNK).bind(chunk.as_bytes().as_slice()).bind(xorb.as_bytes().as_slice());
+                    tx.execute(add).await?;
                 }
             }
             tx.commit().await
@@ -138,7 +145,7 @@ async fn terms_of(tx: &mut Tx<'_>, file: &Recorded) -> Result<Vec<Term>, IndexEr
     let mut terms = Vec::new();
     for run in tx.all::<Vec<u8>>(query(SQL).bind(file.id)).await? {
         terms.extend(parse_terms(&run).ok_or_else(|| {
-            let (key, reason) = (format!("file {}", file.record.hash), "no packed terms".to_owned());
+            let (key, reason) = (format!("file {}", file.record.hash), "not in the format of packed terms".to_owned());
             IndexError::inconsistent(tx.op(), Inconsistent { table: "file_terms", column: "terms", key, reason })
         })?);
     }
@@ -185,6 +192,8 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
             return Err(IndexError::lost(tx.op(), added));
         }
     }
+    // Usage counts the registration record of each claim, too. The first start writes these
+    // records.
     for repo in &file.repos {
         let record_len = record_len(file.terms.len()).cast_signed();
         tx.execute(query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len)).await?;
@@ -194,7 +203,7 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
 
 #[cfg(test)]
 impl SqliteIndex {
-    /// Writes that a migration with this number was applied, which pretends a newer schema.
+    /// Records a migration with this number as applied. So the schema looks newer than the program.
     pub(in crate::index) async fn pretend_version(&self, version: i64) {
         let sql = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
              VALUES (?, 'x', TRUE, x'00', 0)";

@@ -7,14 +7,19 @@
 //! Nothing else may run before the rebuild, because blobs that an old index does not know would
 //! look like garbage.
 //!
-//! A crash also leaves unapplied records. Unlike an old index, the index then has all the data that
-//! these records need ([`tail`](super::tail)), so a start applies them like a rebuild does. None of
-//! them was acknowledged, so applying them is optional. If they need xorbs with an interrupted
-//! deletion, these are restored first ([`half_deleted`](super::half_deleted)).
+//! Records can be unapplied for another reason: a crash. Then the index has all the data that these
+//! records need ([`tail`](super::tail)), so a start applies them like a rebuild does. After a crash
+//! none of them was acknowledged. If instead an index was restored that is only a little older,
+//! some of them may have been acknowledged. The two cases look alike, so all records are applied.
+//! If they need xorbs with an interrupted deletion, these are restored first
+//! ([`half_deleted`](super::half_deleted)).
 //!
 //! At the first start the id is written into the index, then into the data directory. After a crash
 //! in between, the next start writes the id into the data directory. So if the data directory has
-//! an id and the index has none, the index is not the original one.
+//! an id, and blobs or records, and the index has no id, the index is not the original one. With an
+//! index outside the data directory the order is the reverse: see [`Store::identify_directory`]. A
+//! crash in between leaves an id in the data directory, and none in the index. So if the data
+//! directory has an id, but neither blobs nor records, an index without an id gets this id.
 
 use thiserror::Error;
 
@@ -38,8 +43,10 @@ pub enum Gap {
     /// There is no store, and none may be created.
     #[error("no store")]
     NoStore,
-    /// The index is empty, or older than the id of the store.
-    #[error("the index is empty or an older copy, but the store has blobs or records")]
+    /// The index has no id, and the data directory is not new. [`Store::compare`] refuses every
+    /// data directory with an id, and [`Store::agree`] every one with blobs or records, except one
+    /// of a version without ids.
+    #[error("the index is empty or an older copy, but the store is not new")]
     EmptyIndex,
     /// The index has another id than the data directory.
     #[error("the index belongs to store {index}, the data directory to store {directory}")]
@@ -51,15 +58,18 @@ pub enum Gap {
     },
     /// An index outside the data directory has an id, and the data directory has none.
     #[error("the index belongs to store {index}, and the data directory has no id")]
-    Claimed {
+    BelongsElsewhere {
         /// The id of the index.
         index: StoreId,
     },
     /// The data directory has no id yet, or has lost it.
     #[error("the data directory has no id")]
     Unidentified,
-    /// The index has not applied some records, and lacks data that they need.
-    #[error("the index is older than the records: it has not applied record {seq} and lacks what that needs")]
+    /// The index has not applied some records, and lacks data that they need, or one of them cannot
+    /// be read.
+    #[error(
+        "the index is older than the records: it cannot apply record {seq}, which is damaged or needs more than it has"
+    )]
     Behind {
         /// One of these records.
         seq: Seq,
@@ -86,9 +96,11 @@ pub enum Gap {
 /// The result of the comparison at a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
-    /// Whether the store was created now.
+    /// Whether this call created the store. `false` if [`Store::identify_directory`] gave the data
+    /// directory its id before.
     pub is_new: bool,
-    /// Number of records that a crash had left and that were applied now.
+    /// Number of records that a crash had left and that were replayed now. Some of them may have
+    /// had parts that could not be applied.
     pub applied_count: usize,
 }
 
@@ -114,13 +126,13 @@ pub async fn has_anything(blobs: &dyn BlobStore, records: &dyn RecordStore) -> R
 ///
 /// # Errors
 ///
-/// [`Gap::OtherStore`], [`Gap::Claimed`], or the store cannot be read.
+/// [`Gap::OtherStore`], [`Gap::BelongsElsewhere`], or the store cannot be read.
 pub async fn check_owner(records: &dyn RecordStore, index: &dyn Index) -> Result<(), Gap> {
     let directory = records.store_id().await.map_err(StoreError::from)?;
     let mark = index.store_mark().await.map_err(StoreError::from)?;
     match (directory, mark.id) {
         (Some(directory), Some(index)) if directory != index => Err(Gap::OtherStore { directory, index }),
-        (None, Some(index)) => Err(Gap::Claimed { index }),
+        (None, Some(index)) => Err(Gap::BelongsElsewhere { index }),
         _ => Ok(()),
     }
 }
@@ -149,9 +161,10 @@ impl Store {
         self.compare_records(&mark).await
     }
 
-    /// Gives a new data directory its id, for an index outside it, which several data directories
-    /// can reach. The directory gets the id before the index does. So an index with an id and a
-    /// directory without one do not belong together, not even after a crash. Returns whether the
+    /// For an index outside the data directory: gives a new data directory its id. Servers with
+    /// other data directories may use the same index by mistake. So here the directory gets the id
+    /// before the index does. So an index with an id never belongs to a directory without one, also
+    /// after a crash between the two writes. Returns whether the
     /// store is new. To be called before [`Store::agree`].
     ///
     /// # Errors
@@ -171,8 +184,9 @@ impl Store {
     }
 
     /// Compares the index with the data directory, applies records that a crash has left, and gives
-    /// both an id where they have none. To be called first, and only while no other process uses
-    /// the store.
+    /// both an id where they have none. To be called before the store is used, and after
+    /// [`Store::identify_directory`] and [`Store::restore_half_deleted`]. No other process may use
+    /// the store meanwhile.
     ///
     /// # Errors
     ///
@@ -214,8 +228,9 @@ impl Store {
 
     /// Compares what the index has applied with the stored records.
     async fn compare_records(&self, mark: &StoreMark) -> Result<Tail, Gap> {
-        // While records are incomplete, the index has files without a record. `complete_records`
-        // writes these next.
+        // The records are not marked as complete if the store is from an earlier version or from a
+        // restore, or if an operator has moved the directory `shards` away. Then the last applied
+        // record may be missing, and `Store::complete_records` writes records of all files.
         let is_complete = self.records.is_complete().await.map_err(StoreError::from)?;
         let last = mark.last_record.map(Seq::new);
         if let Some(last) = last {
@@ -272,21 +287,21 @@ impl Store {
         Ok(None)
     }
 
-    /// Applies the records that a crash has left. A file that cannot be proven, for example because
-    /// a xorb is damaged, is left out, and its xorbs are retained.
+    /// Applies the records that a crash has left. A file whose hash cannot be computed from stored
+    /// chunks, for example because a xorb is damaged, is left out, and its xorbs are retained.
     async fn apply_tail(&self, mark: &StoreMark, tail: &Tail) -> Result<(), Gap> {
-        // Discard the rows of abandoned registrations first. Otherwise the replay would do it, one
-        // step after each of its own steps.
+        // Discards the rows of abandoned registrations all at once. Otherwise the replay would
+        // discard a few of them after each of its own steps.
         self.discard_abandoned().await?;
         let mut rebuilt = Rebuilt::default();
         let replay = Replay::new(self, &Logged, &mut rebuilt).behind(mark.last_record.map(Seq::new));
-        let left = match Box::pin(replay.run()).await {
-            Ok(left) => left,
+        let unapplied = match Box::pin(replay.run()).await {
+            Ok(unapplied) => unapplied,
             Err(RebuildError::Newer { seq, found }) => return Err(Gap::Newer { seq, found }),
             Err(RebuildError::Store(error)) => return Err(error.into()),
         };
-        let left = left.into_iter().filter(|seq| tail.seqs.contains(seq)).map(Seq::number).collect();
-        self.index.add_unapplied_records(left).await.map_err(StoreError::from)?;
+        let unapplied = unapplied.into_iter().filter(|seq| tail.seqs.contains(seq)).map(Seq::number).collect();
+        self.index.add_unapplied_records(unapplied).await.map_err(StoreError::from)?;
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use crate::limits::{MAX_CHUNK_RAW_LEN, MAX_SHARD_FILE_COUNT, MAX_SHARD_TERM_CHUN
 use crate::reader::Reader;
 use crate::{ChunkRange, FileHash, RangeHash, XorbHash};
 
-/// Flag of a file: as many range hashes as terms follow the terms.
+/// Flag of a file: range hashes follow the terms, one per term.
 const WITH_RANGE_HASHES: u32 = 1 << 31;
 
 /// Flag of a file: a record with the sha256 comes last.
@@ -48,7 +48,9 @@ impl FileInfo {
 }
 
 impl Term {
-    /// Checks the term against the limits of a xorb. Parser and writer both use this check.
+    /// Checks that a xorb can have these chunks, and that so many chunks can have this length. The
+    /// term is not compared with the xorb, whose chunks only the server knows that stores it.
+    /// Parser and writer both use this check.
     fn check(&self) -> Result<(), Kind> {
         let count = self.chunks.count();
         if self.chunks.end() > MAX_XORB_CHUNK_COUNT {
@@ -100,8 +102,8 @@ pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, Pa
     }
 }
 
-/// Whether a file with this hash can have that many terms. Only the empty file may have none:
-/// another file without terms could not be proven, but would take memory.
+/// Checks the number of terms against the hash of the file. Only the empty file has no terms. With
+/// another hash and no terms the hash is false, so the file is refused before it takes memory.
 fn check_count(hash: FileHash, term_count: u32) -> Result<(), Kind> {
     if term_count == 0 && hash != FileHash::EMPTY { Err(Kind::TermsAbsent) } else { Ok(()) }
 }
@@ -147,7 +149,8 @@ fn parse_sha256(reader: &mut Reader<'_>) -> Result<Sha256, ParseError> {
 }
 
 /// Writes the file section with its bookend. Returns an error for files that the parser would
-/// refuse or drop.
+/// refuse or drop, except for the limits of a whole shard: their number, and that of the chunks
+/// that their terms name.
 pub(super) fn write_section(out: &mut Vec<u8>, files: &[FileInfo]) -> Result<(), ParseError> {
     let mut seen = HashSet::new();
     let with_range_hashes = files.first().is_some_and(|file| file.range_hashes.is_some());

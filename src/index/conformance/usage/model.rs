@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use super::super::backends::{Backend, TestIndex};
 use super::super::files::{file, file_hash, registration, term};
 use super::super::{Db, NOW, SqliteIndex};
-use super::{own, stocked, usage, used};
+use super::{of_repo, stocked, usage, used};
 use crate::format::FileHash;
 use crate::index::migrate::{SQLITE, migrator};
 use crate::index::{FileRecord, Limits, Registered, RestoredFile, Usage, UsageIndex};
@@ -98,7 +98,7 @@ async fn stored_usage_equals_a_recount_after_any_change(db: Db) {
         match rng.random_range(0..10) {
             0..5 => {
                 let limits = Limits { file_count: Some(rng.random_range(0..12)), ..Limits::default() };
-                let allowance = own(if rng.random_bool(0.5) { limits } else { Limits::default() });
+                let allowance = of_repo(if rng.random_bool(0.5) { limits } else { Limits::default() });
                 let (raw_len, has) = (new.raw_len, model.usage(repo).file_count);
                 let known = model.files.get(&number).is_some_and(|(.., repos)| repos.contains(repo));
                 let mut new = registration(repo, vec![new], &xorbs);

@@ -1,11 +1,11 @@
-"""`hf upload` and `hf download` beside hf_xet alone, against the same server.
+"""`hf upload` and `hf download`, with hf_xet and without, beside hf_xet alone, against the same server.
 
     python3 benches/hub.py [ROUNDS [MIB]]
 
 ROUNDS is 3 and MIB 1024 if not given: random bytes in four files. Needs target/release/zorb, and installs huggingface_hub 2.4.0
 and hf_xet 1.8.0 into a virtual environment below target/hub/. Each upload is to a new store. Both clients hash the files, as
-the Hub needs their sha256. Prints the medians, and the ratio of each round with its spread: of the time, and of the
-CPU time of the server.
+the Hub needs their sha256. Prints the medians, and the ratio of each round with its spread: of the time, of the CPU time of
+the server, and of its memory at most, in MiB.
 """
 
 import os
@@ -58,6 +58,14 @@ group.wait_to_finish()
 }
 
 
+# Each with its scripts and further environment variables.
+RUNS = {
+    "hf": (HF, {}),
+    "hf without hf_xet": (HF, {"HF_HUB_DISABLE_XET": "1"}),
+    "hf_xet": (XET, {}),
+}
+
+
 def main(rounds=3, mib=1024):
     python = environment("2.4.0", "1.8.0")
     measured = {}
@@ -70,30 +78,32 @@ def main(rounds=3, mib=1024):
                 for _ in range(mib // 4):
                     file.write(os.urandom(1 << 20))
         for number in range(rounds):
-            for name, scripts in ("hf", HF), ("hf_xet", XET):
+            for name, (scripts, more) in RUNS.items():
                 with Server(ROOT / "target/release/zorb", scratch / f"{name}-{number}", "off") as server:
                     printed = ""
                     for verb in "upload", "download":
                         back = scratch / f"back-{name}-{number}"
                         back.mkdir(exist_ok=True)
                         before = cpu_time(server)
-                        seconds, out = run(python, scripts[verb], server, scratch, files, back, printed)
-                        measured.setdefault((verb, name), []).append((seconds, cpu_time(server) - before))
+                        seconds, out = run(python, scripts[verb], server, scratch, more, files, back, printed)
+                        sample = (seconds, cpu_time(server) - before, peak_memory(server))
+                        measured.setdefault((verb, name), []).append(sample)
                         printed = printed or out
                     for path in files.iterdir():
                         subprocess.run(["cmp", path, back / path.name], check=True)
                     subprocess.run(["rm", "-rf", back, scratch / f"{name}-{number}"], check=True)
     for verb in "upload", "download":
-        for index, what in enumerate(["time", "CPU of the server"]):
-            hf, xet = ([sample[index] for sample in measured[verb, name]] for name in ("hf", "hf_xet"))
-            ratios = [a / b for a, b in zip(hf, xet)]
-            print(
-                f"{verb:8} {what:17} hf {statistics.median(hf):6.2f} s, hf_xet {statistics.median(xet):6.2f} s, "
-                f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            )
+        for index, what in enumerate(["time, s", "CPU of the server, s", "memory, MiB"]):
+            for name in "hf", "hf without hf_xet":
+                hf, xet = ([sample[index] for sample in measured[verb, one]] for one in (name, "hf_xet"))
+                ratios = [a / b for a, b in zip(hf, xet)]
+                print(
+                    f"{verb:8} {what:20} {name} {statistics.median(hf):6.2f}, hf_xet {statistics.median(xet):6.2f}, "
+                    f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                )
 
 
-def run(python, script, server, scratch, *arguments):
+def run(python, script, server, scratch, more, *arguments):
     with tempfile.TemporaryDirectory(dir=scratch) as home:
         variables = dict(
             os.environ,
@@ -104,6 +114,7 @@ def run(python, script, server, scratch, *arguments):
             HF_HUB_DISABLE_PROGRESS_BARS="1",
             HF_HUB_DISABLE_TELEMETRY="1",
             NO_PROXY="127.0.0.1",
+            **more,
         )
         begin = time.monotonic()
         done = subprocess.run(
@@ -119,6 +130,12 @@ def cpu_time(server):
     """Seconds of user and system time of the server process."""
     fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_memory(server):
+    """MiB of memory that the server process has had at most."""
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 //! scope does not include the request (spec 6). For data that the repository of a token may not
 //! read, it responds with 404, as for missing data.
 
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, Request};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
@@ -30,11 +30,21 @@ pub enum Auth {
 #[derive(Clone, Debug)]
 pub(super) struct Caller(pub(super) Claims);
 
-/// The id by which a token that is issued for the request's token is revoked with it: that of the
-/// refresh token that made the request's token, or else its own. There is none without
-/// authentication.
+/// The ids with which the request's token is revoked. There is none without authentication.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Revocation(pub(super) TokenId);
+pub(super) struct Revocation {
+    /// Its own id.
+    pub(super) id: TokenId,
+    /// That of the refresh token that made it, if one did.
+    pub(super) parent: Option<TokenId>,
+}
+
+impl Revocation {
+    /// The id by which a token that is issued for the request's token is revoked with it.
+    pub(super) fn root(self) -> TokenId {
+        self.parent.unwrap_or(self.id)
+    }
+}
 
 impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;
@@ -49,9 +59,9 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// The middleware that authenticates: passes a request on if its token includes the scope `needed`.
+/// Authenticates: passes a request on if its token includes the scope `needed`.
 pub(super) async fn guard(
-    State((state, needed)): State<(AppState, Scope)>,
+    (state, needed): (AppState, Scope),
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
@@ -68,7 +78,7 @@ pub(super) async fn guard(
             if let Some(subject) = &token.claims.subject {
                 span.record("subject", tracing::field::display(subject));
             }
-            request.extensions_mut().insert(Revocation(token.parent.unwrap_or(token.id)));
+            request.extensions_mut().insert(Revocation { id: token.id, parent: token.parent });
             token.claims
         }
     };

@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 
 use axum::Router;
+use axum::extract::{Request, State};
 use axum::handler::Handler;
-use axum::middleware::from_fn_with_state;
+use axum::http::header::AUTHORIZATION;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::IntoResponse;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use utoipa::ToSchema;
 use utoipa::openapi::path::HttpMethod;
@@ -14,6 +17,7 @@ use utoipa::openapi::{Ref, RefOr};
 use super::audit::AuditedRoute;
 use super::auth::{Auth, guard};
 use super::cost::{CostClass, bounded};
+use super::error::Problem;
 use super::{AppState, schema};
 use crate::service::access::Scope;
 
@@ -34,10 +38,15 @@ pub(super) struct Route {
     failures: Vec<u16>,
     /// Whether it is in the audit log like a write, although it changes nothing in the store.
     is_audited: bool,
+    /// How it refuses a token, if not as most routes.
+    refuse: Option<Refuse>,
     /// The limits that apply before the handler runs.
     cost: CostClass,
     handler: MethodRouter<AppState>,
 }
+
+/// The response to a request with a token, or without one, that a route refuses.
+pub(super) type Refuse = fn(Problem, bool) -> axum::response::Response;
 
 /// A parameter that is not part of the path.
 pub(super) struct Parameter {
@@ -99,6 +108,7 @@ impl Route {
             responses: Vec::new(),
             failures: Vec::new(),
             is_audited: false,
+            refuse: None,
             cost: CostClass::Lookup,
             handler: on(filter, handler),
         }
@@ -161,6 +171,12 @@ impl Route {
     /// Makes the audit log treat the route like a write.
     pub(super) const fn audited(mut self) -> Self {
         self.is_audited = true;
+        self
+    }
+
+    /// Sets how it refuses a token.
+    pub(super) const fn refuses(mut self, refuse: Refuse) -> Self {
+        self.refuse = Some(refuse);
         self
     }
 
@@ -260,7 +276,7 @@ impl Route {
     /// Adds the route to a router under each of its paths, with its limits and the check of tokens.
     pub(super) fn add_to(self, router: Router<AppState>, state: &AppState) -> Router<AppState> {
         let bound = (self.cost != CostClass::Upload).then(|| from_fn_with_state((state.clone(), self.cost), bounded));
-        let check = self.needs.map(|scope| from_fn_with_state((state.clone(), scope), guard));
+        let check = self.needs.map(|scope| from_fn_with_state((state.clone(), scope, self.refuse), guard_route));
         // Both layers are added in one call, because each call of `route_layer` would copy all
         // layers inside it for each request. The first layer is the outer one: a request without a
         // valid token is refused before it waits for a permit.
@@ -271,6 +287,20 @@ impl Route {
             (None, None) => self.handler,
         };
         self.paths.into_iter().fold(router, |router, path| router.route(path, handler.clone()))
+    }
+}
+
+/// The check of the token, with refusals in the form of the route.
+async fn guard_route(
+    State((state, needed, refuse)): State<(AppState, Scope, Option<Refuse>)>,
+    request: Request,
+    next: Next,
+) -> axum::response::Response {
+    let has_token = request.headers().contains_key(AUTHORIZATION);
+    match (guard((state, needed), request, next).await, refuse) {
+        (Ok(response), _) => response,
+        (Err(problem), None) => problem.into_response(),
+        (Err(problem), Some(refuse)) => refuse(problem, has_token),
     }
 }
 

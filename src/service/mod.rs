@@ -55,10 +55,11 @@ use self::file_locks::FileLocks;
 pub use self::files::{BatchReconstruction, Detail, ReconstructError, Reconstruction};
 pub use self::granted::GrantedUpload;
 use self::granted::Waiting;
-pub(crate) use self::hub::MAX_CHANGE_COUNT;
 pub use self::hub::{
     Change, CommitRequest, Committed, Depth, HubEntry, HubError, HubFile, HubName, HubNameError, HubPage, OpenRepo,
+    WholeFile,
 };
+pub(crate) use self::hub::{MAX_CHANGE_COUNT, MAX_WHOLE_FILE_LEN};
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 use self::permits::Permits;
 pub use self::quota::{Holding, MeteredRepo, Quotas, UsageError};

@@ -112,6 +112,21 @@ impl Server {
     /// bytes are compared only when the registration is written: before the proof, the response
     /// must not tell which bytes are stored.
     pub(super) async fn check_quota(&self, repo: &RepoScope, files: &[FileInfo]) -> Result<(), RegisterError> {
+        self.check_quota_with(repo, files, Usage::default()).await
+    }
+
+    /// Refuses a file of this length that exceeds a quota, before its bytes are received.
+    pub(super) async fn check_quota_of_file(&self, repo: &RepoScope, len: u64) -> Result<(), RegisterError> {
+        self.check_quota_with(repo, &[], Usage { file_count: 1, logical_len: len, physical_len: 0 }).await
+    }
+
+    /// Refuses these files and this further usage if they exceed a quota.
+    async fn check_quota_with(
+        &self,
+        repo: &RepoScope,
+        files: &[FileInfo],
+        further: Usage,
+    ) -> Result<(), RegisterError> {
         let allowance = self.quotas.allowance(repo);
         let name = repo.to_string();
         let owner = allowance.owner.clone();
@@ -127,7 +142,7 @@ impl Server {
                 None => self.store.index.repo_usage(name.clone()).await,
             };
             let used = used.map_err(StoreError::from)?;
-            if let Some(excess) = self.find_excess(&name, files, (used, limits, owner.is_some())).await? {
+            if let Some(excess) = self.find_excess(&name, (files, further), (used, limits, owner.is_some())).await? {
                 self.store.metrics.quota_refused.inc();
                 return Err(RegisterError::OverQuota(OverQuota::new(&name, &allowance, excess)));
             }
@@ -135,19 +150,25 @@ impl Server {
         Ok(())
     }
 
-    /// The excess over a limit when the files that are new to the repository are added.
+    /// The excess over a limit when the files that are new to the repository are added, and the
+    /// further usage.
     async fn find_excess(
         &self,
         repo: &str,
-        files: &[FileInfo],
+        (files, further): (&[FileInfo], Usage),
         (used, limits, is_owner_wide): (Usage, Limits, bool),
     ) -> Result<Option<Excess>, StoreError> {
-        let all = files.iter().fold(used, with);
+        let begun = Usage {
+            file_count: used.file_count.saturating_add(further.file_count),
+            logical_len: used.logical_len.saturating_add(further.logical_len),
+            ..used
+        };
+        let all = files.iter().fold(begun, with);
         if limits.excess(used, all, is_owner_wide).is_none() {
             return Ok(None);
         }
         // Files that the repository has claimed already add nothing.
-        let mut after = used;
+        let mut after = begun;
         for (some, checked_count) in files.chunks(QUOTA_BATCH_COUNT).zip((0..).step_by(QUOTA_BATCH_COUNT)) {
             let hashes = some.iter().map(|file| file.hash).collect();
             let claimed = self.store.index.claimed_files(hashes, repo.to_owned()).await?;

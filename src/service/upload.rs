@@ -17,8 +17,11 @@
 mod batch;
 mod copy;
 mod draft_slot;
+mod file;
 mod key_locks;
+mod packing;
 mod publish;
+mod receive;
 pub(super) mod shard;
 mod slot;
 
@@ -27,14 +30,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::future::OptionFuture;
-use futures_util::{Stream, StreamExt};
+use futures_util::Stream;
 use tokio::sync::oneshot;
 
 use self::batch::Inbox;
 pub(super) use self::copy::{CopyError, Copying, Run};
 use self::draft_slot::DraftSlot;
+pub(super) use self::file::ReceivedFile;
 pub(super) use self::key_locks::{KeyLock, KeyLocks, PublishLocks};
+pub(super) use self::packing::Packing;
+use self::receive::{MAX_SLICE, Sink};
 use super::access::Claims;
 use super::error::UploadError;
 use super::heal::max_worth;
@@ -45,23 +50,6 @@ use crate::format::xorb::{VerifiedXorb, Verifier};
 use crate::format::{Crc64, XorbHash};
 use crate::index::Ticket;
 use crate::runtime::fair::Tenant;
-
-/// Bytes at which a batch goes to a worker. Hashing this number of bytes takes much longer than the
-/// switch to the worker, and the batches of a hundred uploads take little memory. While the worker
-/// is busy, up to twice as many bytes are collected; then the client has to wait.
-const BATCH_LEN: usize = 128 << 10;
-
-/// The same length while there are few uploads, which saves context switches. With a hundred
-/// uploads, batches of this length would take four times the memory.
-const LARGE_BATCH_LEN: usize = 512 << 10;
-
-/// Up to this number of uploads, `LARGE_BATCH_LEN` applies. The number of uploads is read anew for
-/// each batch.
-const FEW_UPLOADS: u64 = 8;
-
-/// A worker that continues with further batches of an upload yields to waiting work after this
-/// time. Continuing without a break saves two context switches for each batch.
-const MAX_SLICE: Duration = Duration::from_millis(2);
 
 /// How long a client is told to wait when the xorb is being deleted.
 const DELETION_RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -212,7 +200,8 @@ impl Server {
             let may_be_worth = expected.declared_len.is_some_and(|len| len <= max_len.saturating_add(MAX_FOOTER_LEN));
             if may_be_worth { max_len } else { 0 }
         });
-        let ingest = self.receive(Ingest::new(&self.store, &expected, max_draft_len), body).await?;
+        let ingest = Ingest::new(&self.store, &expected, max_draft_len);
+        let ingest = Box::pin(self.receive(ingest, body)).await?;
         let (verified, sum) = self.store.pool.run_for(expected.tenant, move || ingest.finish()).await?;
         let (claimed, actual) = (expected.hash, verified.xorb.hash());
         let refused = match expected.granted {
@@ -222,48 +211,6 @@ impl Server {
         };
         verified.draft.discard().await;
         Err(refused)
-    }
-
-    /// Receives the whole body. A worker verifies one batch while the next one arrives.
-    async fn receive<S>(&self, ingest: Ingest, mut body: S) -> Result<Ingest, UploadError>
-    where
-        S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
-    {
-        // Either `idle` has the ingest, or a worker has it and `running` will return it.
-        let (mut idle, mut running) = (Some(ingest), None);
-        let (inbox, mut ended) = (Arc::new(Inbox::default()), false);
-        let mut batch_len = self.batch_len();
-        loop {
-            let has_capacity = inbox.len() < 2 * batch_len;
-            tokio::select! {
-                piece = body.next(), if !ended && has_capacity => match piece {
-                    None => ended = true,
-                    Some(Ok(piece)) => inbox.push(piece),
-                    Some(Err(error)) => return Err(error.into()),
-                },
-                Some(verified) = OptionFuture::from(running.as_mut()) => {
-                    running = None;
-                    idle = Some(verified?);
-                }
-                () = inbox.taken(), if running.is_some() && !has_capacity => {}
-            }
-            let received_len = inbox.len();
-            let due = received_len >= batch_len || (ended && received_len > 0);
-            match idle.take() {
-                Some(ingest) if due => {
-                    batch_len = self.batch_len();
-                    let (tenant, inbox) = (ingest.tenant, Arc::clone(&inbox));
-                    let work = move || ingest.take_from(&inbox, batch_len);
-                    running = Some(self.store.pool.start_for(tenant, work).await);
-                }
-                Some(ingest) if ended => return Ok(ingest),
-                other => idle = other,
-            }
-        }
-    }
-
-    fn batch_len(&self) -> usize {
-        if self.permits.admission.count() <= FEW_UPLOADS { LARGE_BATCH_LEN } else { BATCH_LEN }
     }
 
     /// Runs `work` in a task that completes even when the client disconnects.
@@ -331,24 +278,6 @@ impl Ingest {
         }
     }
 
-    /// Verifies the received pieces, then further ones as long as a whole batch is ready. Blocks.
-    fn take_from(mut self, inbox: &Inbox, batch_len: usize) -> Result<Self, UploadError> {
-        let begin = Instant::now();
-        let mut min_len = 1;
-        while let Some(pieces) = inbox.take(min_len) {
-            self.take(pieces)?;
-            if begin.elapsed() >= MAX_SLICE && self.store.pool.is_awaited() {
-                break;
-            }
-            min_len = batch_len;
-        }
-        // Most uploads now wait for their client or a permit, and meanwhile need no buffer for
-        // decompression.
-        self.verifier.release_scratch();
-        self.busy += begin.elapsed();
-        Ok(self)
-    }
-
     /// Verifies the frames that end in these pieces and writes them to the draft. Blocks.
     fn take(&mut self, pieces: Vec<Bytes>) -> Result<(), UploadError> {
         for piece in pieces {
@@ -372,5 +301,32 @@ impl Ingest {
         self.store.metrics.verify_seconds.observe(self.busy.as_secs_f64());
         let sum = self.body.map(|(len, crc64)| Sum { len, crc64nvme: crc64.value() });
         Ok((Verified { tenant: self.tenant, xorb, crc64: self.crc64.value(), draft: self.draft }, sum))
+    }
+}
+
+impl Sink for Ingest {
+    fn tenant(&self) -> Tenant {
+        self.tenant
+    }
+
+    fn take_from(mut self, inbox: &Inbox, batch_len: usize) -> Result<Self, UploadError> {
+        let begin = Instant::now();
+        let mut min_len = 1;
+        while let Some(pieces) = inbox.take(min_len) {
+            self.take(pieces)?;
+            if begin.elapsed() >= MAX_SLICE && self.store.pool.is_awaited() {
+                break;
+            }
+            min_len = batch_len;
+        }
+        // Most uploads now wait for their client or a permit, and meanwhile need no buffer for
+        // decompression.
+        self.verifier.release_scratch();
+        self.busy += begin.elapsed();
+        Ok(self)
+    }
+
+    async fn settle(self, _: &Server) -> Result<Self, UploadError> {
+        Ok(self)
     }
 }

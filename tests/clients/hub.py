@@ -109,6 +109,11 @@ def check(server, python, directory, rng):
     for xet in "0", "1":
         run("pull", reader, to=f"out-{xet}", revision="main", HF_HUB_DISABLE_XET=xet)
         compare(directory / f"out-{xet}", {**files, ".gitattributes": None})
+    # A client without hf_xet sends large files as a whole.
+    whole = {"whole.bin": rng.randbytes(9 << 20), "sub/zeros.bin": bytes(2 << 20), "sub/small.bin": b"\0\1"}
+    write(directory / "whole", whole)
+    run("push_whole", writer, HF_HUB_DISABLE_XET="1")
+    compare(directory / "out-whole", {**files, **whole, ".gitattributes": None})
     run("inspect", reader, head=head, sizes={path: len(contents) for path, contents in files.items()})
     run("change", writer, head=head)
     changed = {path: contents for path, contents in files.items() if path != "config.json" and "many/" not in path}
@@ -204,6 +209,23 @@ def pull(directory, auth, to, revision):
     snapshot_download(REPO, revision=revision, local_dir=f"{directory}/{to}", max_workers=4)
 
 
+def push_whole(directory, auth):
+    from huggingface_hub import HfApi, snapshot_download
+
+    api = HfApi()
+    api.create_branch(REPO, branch="whole")
+
+    def upload():
+        return api.upload_folder(
+            repo_id=REPO, folder_path=f"{directory}/whole", revision="whole", commit_message="without hf_xet"
+        )
+
+    head = upload().oid
+    assert upload().oid == head, "the same again made a commit"
+    snapshot_download(REPO, revision="whole", local_dir=f"{directory}/out-whole")
+    api.delete_branch(REPO, branch="whole")
+
+
 def inspect(directory, auth, head, sizes):
     from huggingface_hub import HfApi, HfFileSystem, hf_hub_download
     from huggingface_hub.utils import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
@@ -211,6 +233,7 @@ def inspect(directory, auth, head, sizes):
     api = HfApi()
     info = api.model_info(REPO, files_metadata=True)
     assert info.sha == head
+    assert info.card_data.license == "mit" and info.tags == ["license:mit"], (info.card_data, info.tags)
     listed = {sibling.rfilename: sibling.size for sibling in info.siblings}
     listed.pop(".gitattributes")
     assert listed == sizes, (listed, sizes)
@@ -308,7 +331,7 @@ def refused(directory, auth, foreign):
 
 if __name__ == "__main__":
     if sys.argv[1] == "--client":
-        verbs = {"push": push, "pull": pull, "inspect": inspect, "change": change, "end": end, "refused": refused}
+        verbs = {"push": push, "pull": pull, "push_whole": push_whole, "inspect": inspect, "change": change, "end": end, "refused": refused}
         print(json.dumps(verbs[sys.argv[2]](**json.loads(sys.argv[3]))))
     else:
         main(*sys.argv[1:])

@@ -1,6 +1,9 @@
 //! The routes of the Hub: rights, commits against the real `git`, concurrent commits, crashes.
 
+mod card;
+mod lfs;
 mod lost;
+mod rights;
 mod squash;
 
 use std::collections::BTreeMap;

@@ -47,7 +47,8 @@ pub(super) async fn resolve(
     let etag = format!("\"{etag}\"");
     let xet_hash = found.file.hash.to_string();
     let representation = Representation::of_revision(found.file, etag.clone());
-    let mut response = representation.respond(&state, &method, &headers, context).await?;
+    let responded = representation.respond(&state, &method, &headers, context).await;
+    let mut response = responded.map_err(|problem| HubProblem::from(problem).at(commit.id))?;
     let is_commit = target.revision == commit.id.to_string();
     let has_body = matches!(response.status(), StatusCode::OK | StatusCode::PARTIAL_CONTENT);
     let headers = response.headers_mut();

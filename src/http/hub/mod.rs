@@ -4,6 +4,7 @@
 //! Requests and responses have the form that these clients send and read. A refusal is problem JSON
 //! as everywhere, with the fields and headers that they look at ([`problem`]).
 
+mod card;
 mod commits;
 mod files;
 mod lfs;
@@ -25,7 +26,12 @@ const MAX_BODY_LEN: u64 = 2 << 20;
 
 /// All routes of the Hub.
 pub(super) fn routes(_: &AppState) -> Vec<Route> {
-    [for_accounts(), for_repos(), for_revisions(), for_files()].into_iter().flatten().collect()
+    let all = [for_accounts(), for_repos(), for_revisions(), for_files()];
+    let refusing = |route: Route| {
+        let names_repo = route.paths.iter().all(|path| path.contains("{name}"));
+        route.refuses(if names_repo { problem::refuse_for_repo } else { problem::refuse })
+    };
+    all.into_iter().flatten().map(refusing).collect()
 }
 
 fn json() -> Content {
@@ -78,7 +84,7 @@ fn for_repos() -> Vec<Route> {
             .fails(&[404]),
         Route::post("/api/validate-yaml", Read, repos::validate)
             .costs(Light)
-            .says("Check a model card: this server takes any text")
+            .says("Check the metadata of a README.md")
             .takes(json())
             .responses(200, "no errors", json()),
     ]
@@ -178,9 +184,19 @@ fn for_files() -> Vec<Route> {
         Route::post(BATCH, Write, lfs::batch)
             .also(&[BATCH_DATASET, BATCH_SPACE])
             .costs(Light)
-            .says("Git LFS batch: tells older clients to upload by Xet")
+            .says("Git LFS batch: how to upload large files")
             .takes(json())
             .responses(200, "an entry for each object", json())
             .fails(&[404]),
+        Route::put("/lfs/objects/{digest}", None, lfs::receive)
+            .costs(Upload)
+            .says("Upload a large file as a whole, to the signed URL of a batch")
+            .query("len", "its length in bytes")
+            .required()
+            .query("s", "the signature")
+            .required()
+            .takes(Content::bytes("application/octet-stream"))
+            .responses(200, "stored and registered", None)
+            .fails(&[403]),
     ]
 }

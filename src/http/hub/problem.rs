@@ -23,8 +23,10 @@ struct Refusal {
     problem: Problem,
     /// What was not found, as the clients name it.
     code: Option<&'static str>,
-    /// The commit that does not have the path. Clients remember that it has not.
+    /// The commit of the path. Clients remember that it does not have the path.
     commit: Option<ObjectId>,
+    /// The message for clients that compare it with a text of the Hugging Face Hub.
+    message: Option<&'static str>,
 }
 
 impl HubProblem {
@@ -34,17 +36,41 @@ impl HubProblem {
 
     fn missing(code: &'static str, detail: impl Into<String>) -> Self {
         let problem = Problem::new(Code::NotFound, detail);
-        Self(Box::new(Refusal { problem, code: Some(code), commit: None }))
+        Self(Box::new(Refusal { problem, code: Some(code), commit: None, message: None }))
     }
 
     pub(super) fn no_repo() -> Self {
         Self::missing("RepoNotFound", "Repository not found.")
     }
+
+    /// The same, about a file of this commit.
+    pub(super) fn at(mut self, commit: ObjectId) -> Self {
+        self.0.commit = Some(commit);
+        self
+    }
+}
+
+/// A refusal of a request for its token, or because it has none. The Hugging Face Hub has one
+/// message for all invalid tokens, which clients compare.
+pub(super) fn refuse(problem: Problem, has_token: bool) -> Response {
+    let is_invalid = matches!(problem.code(), Code::Unauthorized) && has_token;
+    let message = is_invalid.then_some("Invalid credentials in Authorization header");
+    HubProblem(Box::new(Refusal { problem, code: None, commit: None, message })).into_response()
+}
+
+/// The same on a route that names a repository. Without a token it is not found, whether it exists
+/// or not.
+pub(super) fn refuse_for_repo(problem: Problem, has_token: bool) -> Response {
+    if has_token {
+        return refuse(problem, has_token);
+    }
+    let code = Some("RepoNotFound");
+    HubProblem(Box::new(Refusal { problem, code, commit: None, message: None })).into_response()
 }
 
 impl From<Problem> for HubProblem {
     fn from(problem: Problem) -> Self {
-        Self(Box::new(Refusal { problem, code: None, commit: None }))
+        Self(Box::new(Refusal { problem, code: None, commit: None, message: None }))
     }
 }
 
@@ -98,10 +124,11 @@ impl From<HubError> for HubProblem {
 
 impl IntoResponse for HubProblem {
     fn into_response(self) -> Response {
-        let Refusal { problem, code, commit } = *self.0;
+        let Refusal { problem, code, commit, message } = *self.0;
         let detail = problem.detail().to_owned();
         // Header values are ASCII; the details name paths, which may have other characters.
-        let ascii: String = detail.chars().map(|c| if matches!(c, ' '..='~') { c } else { '?' }).collect();
+        let ascii = message.unwrap_or(&detail).chars();
+        let ascii: String = ascii.map(|c| if matches!(c, ' '..='~') { c } else { '?' }).collect();
         let mut response = problem.with("error", detail).into_response();
         let headers = response.headers_mut();
         if let Ok(message) = HeaderValue::from_str(&ascii) {

@@ -9,14 +9,14 @@ use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::MAX_BODY_LEN;
 use super::problem::HubProblem;
 use super::target::{Kind, Pairs, Target};
-use super::wire::{self, CreateJson, SettingsJson};
+use super::wire::{self, CardJson, CreateJson, SettingsJson};
+use super::{MAX_BODY_LEN, card};
 use crate::http::AppState;
 use crate::http::auth::Caller;
 use crate::http::body::PacedBody;
-use crate::http::error::Problem;
+use crate::http::error::{Code, Problem};
 use crate::http::origin::BaseUrl;
 use crate::http::render;
 use crate::service::access::Scope::{Read, Write};
@@ -68,9 +68,13 @@ pub(super) async fn telemetry() -> StatusCode {
     StatusCode::OK
 }
 
-/// `POST /api/validate-yaml`. This server does not read cards, so it refuses none.
-pub(super) async fn validate(_: Caller) -> Json<Value> {
-    Json(json!({ "errors": [], "warnings": [] }))
+/// `POST /api/validate-yaml`: clients send a README.md before they upload it.
+pub(super) async fn validate(State(state): State<AppState>, _: Caller, body: Body) -> Result<Json<Value>, HubProblem> {
+    let CardJson { content } = parse(&state, body).await?;
+    let parsed = state.server.compute(content.len(), move || card::parse_metadata(&content)).await;
+    let Err(error) = parsed else { return Ok(Json(json!({ "errors": [], "warnings": [] }))) };
+    let problem = Problem::new(Code::InvalidRequest, format!("The metadata of the README.md are invalid: {error}."));
+    Err(problem.with("errors", json!([{ "message": error }])).with("warnings", json!([])).into())
 }
 
 /// `POST /api/repos/create`.
@@ -209,6 +213,7 @@ pub(super) async fn info(
     let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
     let commit = state.server.find_revision(&open, &target.revision).await?;
     let page = state.server.list_hub_files(&open, &commit, "", Depth::Files, (None, MAX_SIBLING_COUNT)).await?;
+    let card = state.server.hub_card(&open, &commit).await?;
     let has_blobs = pairs.is_set("blobs");
     let (count, repo) = (page.entries.len(), open.repo.clone());
     let write = move || {
@@ -217,6 +222,9 @@ pub(super) async fn info(
         if let Some(fields) = body.as_object_mut() {
             fields.insert("sha".to_owned(), json!(commit.id.to_string()));
             fields.insert("siblings".to_owned(), Value::Array(siblings));
+            if let Some(card) = card {
+                card::describe(fields, repo.kind, &card);
+            }
         }
         body
     };

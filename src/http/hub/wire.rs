@@ -28,6 +28,12 @@ pub(super) struct SettingsJson {
     pub(super) gated: Option<serde_json::Value>,
 }
 
+/// Body of `POST /api/validate-yaml`.
+#[derive(Debug, Deserialize)]
+pub(super) struct CardJson {
+    pub(super) content: String,
+}
+
 /// Body of `POST …/super-squash/{branch}`.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct SquashJson {
@@ -130,6 +136,8 @@ pub(super) struct PathsJson {
 /// Body of a Git LFS batch.
 #[derive(Debug, Deserialize)]
 pub(super) struct BatchJson {
+    #[serde(default)]
+    pub(super) operation: Option<String>,
     #[serde(default)]
     pub(super) transfers: Vec<String>,
     pub(super) objects: Vec<LfsObjectJson>,

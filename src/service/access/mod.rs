@@ -1,10 +1,10 @@
 //! Access control: access tokens, refresh tokens, signed data URLs and upload grants. Nothing is
 //! stored here: a check depends only on the text, the request, the key ring and the time.
 //!
-//! A token, a refresh token and the signature of a data URL are each a *signed text*; a grant is
-//! two signed texts. A signed text consists of a key id, a payload and an HMAC-SHA256, in URL-safe
-//! base64 (`access/seal.rs`). Clients treat it as opaque. But it is not encrypted, so its holder
-//! can decode and read the payload.
+//! A token, a refresh token and the signature of a data URL or of an upload URL are each a *signed
+//! text*; a grant is two signed texts. A signed text consists of a key id, a payload and an
+//! HMAC-SHA256, in URL-safe base64 (`access/seal.rs`). Clients treat it as opaque. But it is not
+//! encrypted, so its holder can decode and read the payload.
 //!
 //! * The *key id* names the key that made the signature. So texts of older keys stay valid when a
 //!   new key begins to sign.
@@ -13,7 +13,7 @@
 //!   whatever its payload is, because their purposes differ.
 //! * The *context* is signed but not contained in the text. For data URLs and grants it is the hash
 //!   of the xorb, which the path of the request contains. So the text is invalid for another xorb.
-//!   Tokens have an empty context.
+//!   For upload URLs it is the sha256 and the length of the file. Tokens have an empty context.
 //!
 //! Every failed check returns [`Refused`]. Its message is always the same, so it reveals nothing to
 //! the client; its [`Reason`] is for logs and metrics. Signatures are compared in constant time.
@@ -38,7 +38,9 @@ pub use grant::{Grant, GrantRequest, IssuedGrant, check_grant, check_granted_upl
 pub use id::{TokenId, TokenIdError};
 pub use keys::{KeyId, KeyRing, KeyRingError, SECRET_LEN};
 pub use refresh::{RefreshToken, check_refresh_token, inspect_refresh_token};
-pub use token::{Claims, NameError, Repo, RepoScope, Scope, Subject, Token, check_token, inspect_token};
+pub use token::{
+    Claims, NameError, Repo, RepoScope, Scope, Subject, Token, check_file_upload, check_token, inspect_token,
+};
 
 /// How long a text is accepted after its expiry, in seconds.
 ///

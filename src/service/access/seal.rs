@@ -44,6 +44,8 @@ pub(super) enum Purpose {
     Grant,
     /// The upload text of a grant: permits any holder to send the bytes, without a token.
     GrantedUpload,
+    /// The signature in the URL to which one file is sent as a whole.
+    FileUpload,
 }
 
 impl Purpose {
@@ -55,6 +57,7 @@ impl Purpose {
             Self::DataUrl => b"zorb data url",
             Self::Grant => b"zorb grant",
             Self::GrantedUpload => b"zorb granted upload",
+            Self::FileUpload => b"zorb file upload",
         }
     }
 }

@@ -1,3 +1,4 @@
+mod file_upload;
 mod grant;
 mod revoke;
 

@@ -4,13 +4,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use sha2::{Digest, Sha256};
+use sha2::{Digest, Sha256 as Hasher};
 use thiserror::Error;
 
 use super::keys::{KeyId, KeyRing};
 use super::seal::{Purpose, open, seal};
 use super::{Reason, Refused, SecretText, TokenId, check_expiry, check_revocation};
 use crate::format::reader::Reader;
+use crate::format::shard::Sha256;
 
 /// The prefix of every token, by which scanners for leaked secrets recognize a token.
 const PREFIX: &str = "zorb_";
@@ -249,14 +250,31 @@ impl Token {
     /// The signed text of the token.
     #[must_use]
     pub fn issue(&self, ring: &KeyRing) -> SecretText {
+        let sealed = seal(ring, Purpose::Token, &[], &self.to_payload());
+        SecretText(format!("{PREFIX}{}", sealed.expose()))
+    }
+
+    /// The signature of a URL to which this file may be sent as a whole, in the name of this token.
+    /// It permits nothing else. The URL ends with the token, or at `expires_unix_secs`.
+    #[must_use]
+    pub fn sign_file_upload(
+        &self,
+        ring: &KeyRing,
+        (sha256, len): (&Sha256, u64),
+        expires_unix_secs: u64,
+    ) -> SecretText {
+        let payload = [expires_unix_secs.to_le_bytes().as_slice(), &self.to_payload()].concat();
+        seal(ring, Purpose::FileUpload, &file_context(sha256, len), &payload)
+    }
+
+    fn to_payload(&self) -> Vec<u8> {
         let mut payload = self.claims.to_payload();
         payload.extend_from_slice(&self.id.number().to_le_bytes());
         if let Some(parent) = self.parent {
             payload.extend_from_slice(&parent.number().to_le_bytes());
             payload.extend_from_slice(&parent.expires_unix_secs().to_le_bytes());
         }
-        let sealed = seal(ring, Purpose::Token, &[], &payload);
-        SecretText(format!("{PREFIX}{}", sealed.expose()))
+        payload
     }
 }
 
@@ -276,6 +294,35 @@ fn push_text(out: &mut Vec<u8>, text: &str) {
 /// it was revoked.
 pub fn check_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<Token, Refused> {
     let (_, token) = inspect_token(ring, token)?;
+    check_validity(ring, token, now_unix_secs)
+}
+
+/// The token in whose name this file may be sent, if the signature of the URL is valid now.
+///
+/// # Errors
+///
+/// As for [`check_token`]. Or the signature is for another file or length.
+pub fn check_file_upload(
+    ring: &KeyRing,
+    signature: &str,
+    (sha256, len): (&Sha256, u64),
+    now_unix_secs: u64,
+) -> Result<Token, Refused> {
+    let (_, payload) = open(ring, Purpose::FileUpload, &file_context(sha256, len), signature)?;
+    let (expires_unix_secs, payload) = payload.split_first_chunk().ok_or(Reason::Malformed)?;
+    check_expiry(u64::from_le_bytes(*expires_unix_secs), now_unix_secs)?;
+    let token = parse_token(payload).ok_or(Reason::Malformed)?;
+    check_validity(ring, token, now_unix_secs)
+}
+
+/// The file of an upload URL, as it is signed: its sha256 and its length. The path and the query of
+/// the URL contain them.
+fn file_context(sha256: &Sha256, len: u64) -> Vec<u8> {
+    [sha256.as_digest().as_slice(), &len.to_le_bytes()].concat()
+}
+
+/// Refuses a token that has expired or was revoked.
+fn check_validity(ring: &KeyRing, token: Token, now_unix_secs: u64) -> Result<Token, Refused> {
     check_expiry(token.claims.expires_unix_secs, now_unix_secs)?;
     check_revocation(ring, token.id)?;
     token.parent.map_or(Ok(()), |parent| check_revocation(ring, parent))?;
@@ -301,7 +348,7 @@ fn parse_token(payload: &[u8]) -> Option<Token> {
     if reader.is_at_end() {
         // Older versions of zorb wrote no number. The number for the id is derived from the
         // payload, so that such a token can be revoked, too.
-        let digest: [u8; 32] = Sha256::digest(payload).into();
+        let digest: [u8; 32] = Hasher::digest(payload).into();
         let (number, _) = digest.split_first_chunk()?;
         return Some(Token::new(claims, u64::from_le_bytes(*number)));
     }

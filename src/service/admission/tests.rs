@@ -2,9 +2,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::time::advance;
+use tokio::time::{Instant, advance};
 
-use super::{Admission, Admitted, Limits, Refusal};
+use super::{Admission, Admitted, Limits, Refusal, Transfer};
 use crate::runtime::fair::Tenant;
 
 const FLOOD: Tenant = Tenant::new(1);
@@ -181,4 +181,17 @@ async fn what_a_transfer_has_no_use_for_is_for_others() {
     drop(admission.admit(OTHER, MIB_64).unwrap());
     drop(one);
     assert_eq!(admission.len(), 0);
+}
+
+/// A file that is sent as a whole is judged by each of its parts.
+#[tokio::test(start_paused = true)]
+async fn transfer_of_several_parts_can_be_slow_in_each() {
+    let transfer = Transfer::default();
+    transfer.begin();
+    transfer.moved(MIB_64);
+    advance(Duration::from_secs(10)).await;
+    assert_eq!(transfer.rate_if_slow(MIB_64, Instant::now()), None);
+    transfer.begin_part();
+    advance(Duration::from_secs(10)).await;
+    assert_eq!(transfer.rate_if_slow(MIB_64, Instant::now()), Some(0));
 }

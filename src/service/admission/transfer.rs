@@ -35,6 +35,13 @@ impl Transfer {
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
+    /// Like [`begin`](Self::begin), for the next part of a transfer whose length counts for each
+    /// part alone.
+    pub fn begin_part(&self) {
+        self.moved_len.store(0, Ordering::Relaxed);
+        self.begin();
+    }
+
     /// Says that the client has done its part. From now on the transfer is not cut.
     pub fn end(&self) {
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = None;

@@ -1,52 +1,46 @@
-//! Bytes that a client sends in a commit become Xet files: they are cut, packed into xorbs, stored
-//! and registered by the same verbs as those of Xet clients.
+//! Bytes that a client sends without cutting them become Xet files: those in a commit, and large
+//! files from clients that do not know Xet.
+//!
+//! The order is that of a Xet upload: xorbs durable, then their registration. A sha256 that the
+//! server has computed itself is recorded as verified.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::stream::iter;
+use futures_util::Stream;
 
-use super::HubError;
-use crate::format::chunker::Chunker;
-use crate::format::compression::Policy;
+use super::{EMPTY_SHA256, HubError, OpenRepo};
+use crate::format::FileHash;
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
-use crate::format::merkle::Aggregator;
-use crate::format::shard::{FileInfo, Shard, Term, write_upload};
-use crate::format::xorb::{BuiltXorb, XorbBuilder};
-use crate::format::{ChunkHash, ChunkRange, FileHash, RangeHash, XorbHash};
+use crate::format::shard::{FileInfo, Sha256, Shard, write_upload};
 use crate::git::ObjectId;
-use crate::index::HubBlob;
+use crate::index::{Claim, ClaimState, HubBlob};
+use crate::runtime::fair::Tenant;
+use crate::runtime::telemetry::chain;
 use crate::service::access::Claims;
-use crate::service::{BodyError, Server, Upload};
+use crate::service::scope::domain;
+use crate::service::upload::{Packing, ReceivedFile};
+use crate::service::{BodyError, Server};
 
-/// Files that were packed.
-struct Packed {
-    blobs: Vec<HubBlob>,
-    files: Vec<FileInfo>,
-    xorbs: Vec<BuiltXorb>,
-}
+/// Maximum length of a file that a client sends without cutting it: the record of a file of this
+/// length fits into a shard, whatever its contents are. Clients without `hf_xet` send at most 50
+/// GB.
+pub(crate) const MAX_WHOLE_FILE_LEN: u64 = 200 << 30;
 
-/// Packs files one after another; equal chunks are packed once.
-struct Packing {
-    builder: XorbBuilder,
-    full: Vec<BuiltXorb>,
-    places: HashMap<ChunkHash, Place>,
-}
-
-/// Where a chunk is: the number of its xorb, and its index there.
-#[derive(Clone, Copy)]
-struct Place {
-    xorb: usize,
-    index: u32,
-}
-
-/// A term whose xorb has no hash yet.
-struct OpenTerm {
-    xorb: usize,
-    start: u32,
-    raw_len: u64,
-    hashes: Vec<ChunkHash>,
+/// A large file that a client sends as a whole.
+#[derive(Debug)]
+pub struct WholeFile<'a, S> {
+    /// The tenant that sends it.
+    pub tenant: Tenant,
+    /// The claims of the uploader, for one repository or for all.
+    pub claims: &'a Claims,
+    /// The sha256 that the client states.
+    pub sha256: Sha256,
+    /// The length in bytes that the client states.
+    pub len: u64,
+    /// The bytes, in pieces of any size.
+    pub body: S,
 }
 
 impl Server {
@@ -60,129 +54,122 @@ impl Server {
         if contents.is_empty() {
             return Ok(Vec::new());
         }
-        let tenant = claims.tenant();
-        let Packed { blobs, files, xorbs } = self.store.pool.run_for(tenant, move || pack(&contents)).await?;
-        for xorb in xorbs {
-            let (bytes, verified) = xorb.into_parts();
-            let declared_len = Some(bytes.len() as u64);
-            let body = iter([Ok::<_, BodyError>(Bytes::from(bytes))]);
-            let claimed = verified.hash();
-            self.upload(Upload { claims, claimed, max_len: MAX_XORB_SERIALIZED_LEN, declared_len, body }).await?;
-        }
-        if !files.is_empty() {
-            let shard = Shard { files, xorbs: Vec::new() };
-            let shard = write_upload(&shard).map_err(|error| HubError::Invalid(format!("Too many files: {error}.")))?;
-            self.register(claims, Bytes::from(shard)).await?;
-        }
+        let (tenant, len) = (claims.tenant(), contents.iter().map(|bytes| bytes.len() as u64).sum::<u64>());
+        let slot = self.upload_slot(tenant, len.min(MAX_XORB_SERIALIZED_LEN))?;
+        self.store.check_headroom(len).await?;
+        let mut packing = Packing::new(&self.store, tenant);
+        let pack = move || {
+            let mut blobs = Vec::with_capacity(contents.len());
+            for bytes in contents {
+                packing.push(&bytes)?;
+                let file = packing.end_file()?;
+                let id = ObjectId::of_blob(&bytes)?;
+                blobs.push(HubBlob { id, len: bytes.len() as u64, sha256: None, file });
+            }
+            Ok::<_, HubError>((blobs, packing.finish()?))
+        };
+        let (blobs, (xorbs, mut files)) = self.store.pool.run_for(tenant, pack).await?;
+        self.publish_all(xorbs, &domain(&claims.repo)).await?;
+        drop(slot);
+        // A shard has each file once.
+        let mut seen = HashSet::new();
+        files.retain(|file| seen.insert(file.hash));
+        self.register_files(claims, files).await?;
         Ok(blobs)
     }
-}
 
-/// Packs these contents. Blocks.
-fn pack(contents: &[Vec<u8>]) -> Result<Packed, HubError> {
-    let mut packing = Packing { builder: XorbBuilder::new(Policy::Predict), full: Vec::new(), places: HashMap::new() };
-    let (mut blobs, mut open) = (Vec::with_capacity(contents.len()), Vec::new());
-    let mut seen = HashSet::new();
-    for bytes in contents {
-        let (hash, terms) = packing.add_file(bytes)?;
-        let id = ObjectId::of_blob(bytes)?;
-        blobs.push(HubBlob { id, len: bytes.len() as u64, sha256: None, file: hash });
-        // A shard has each file once, and the empty file needs no registration.
-        if !terms.is_empty() && seen.insert(hash) {
-            open.push((hash, terms));
+    /// Whether the repository has a file with this sha256 and length that can be read.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn has_whole_file(&self, open: &OpenRepo, sha256: Sha256, len: u64) -> Result<bool, HubError> {
+        if *sha256.as_digest() == EMPTY_SHA256 {
+            return Ok(len == 0);
         }
+        self.has_file_of(&open.claims, sha256, len).await
     }
-    let Packing { builder, mut full, .. } = packing;
-    full.extend(builder.finish());
-    let hashes: Vec<XorbHash> = full.iter().map(|xorb| xorb.xorb().hash()).collect();
-    let files = open.into_iter().map(|(hash, terms)| {
-        let range_hashes = Some(terms.iter().map(|term| RangeHash::of(&term.hashes)).collect());
-        let terms: Option<Vec<Term>> = terms.iter().map(|term| term.named(&hashes)).collect();
-        Some(FileInfo { hash, terms: terms?, range_hashes, sha256: None })
-    });
-    let files: Option<Vec<FileInfo>> = files.collect();
-    let files = files.ok_or_else(|| HubError::Invalid("A file has too many chunks.".to_owned()))?;
-    Ok(Packed { blobs, files, xorbs: full })
-}
 
-impl Packing {
-    /// Adds the chunks of a file.
-    fn add_file(&mut self, bytes: &[u8]) -> Result<(FileHash, Vec<OpenTerm>), HubError> {
-        let (mut chunker, mut aggregator) = (Chunker::new(), Aggregator::default());
-        let mut terms: Vec<OpenTerm> = Vec::new();
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let end = chunker.next_boundary(rest).unwrap_or(rest.len());
-            let (chunk, after) = rest.split_at(end);
-            rest = after;
-            let (place, hash) = self.add_chunk(chunk)?;
-            let raw_len = chunk.len() as u64;
-            aggregator.push(&hash, raw_len);
-            match terms.last_mut() {
-                Some(last) if last.xorb == place.xorb && last.end() == place.index => {
-                    last.raw_len += raw_len;
-                    last.hashes.push(hash);
-                }
-                _ => terms.push(OpenTerm { xorb: place.xorb, start: place.index, raw_len, hashes: vec![hash] }),
+    async fn has_file_of(&self, claims: &Claims, sha256: Sha256, len: u64) -> Result<bool, HubError> {
+        let Some(found) = self.find_sha256(claims, sha256).await? else { return Ok(false) };
+        Ok(self.find_file(claims, found.file).await?.is_some_and(|file| file.len == len))
+    }
+
+    /// Receives a large file. After `Ok` it is durable and registered for the repository of the
+    /// claims, and its sha256 is verified.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::Invalid`] if the bytes are others than stated. Nothing is registered after an
+    /// error, unless the index has committed a transaction and then reported an error.
+    pub async fn receive_whole_file<S>(self: &Arc<Self>, upload: WholeFile<'_, S>) -> Result<(), HubError>
+    where
+        S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
+    {
+        let WholeFile { tenant, claims, sha256, len, body } = upload;
+        // A client must not send gigabytes to be refused then. A file that is here already may be
+        // sent again: its response was lost, or a xorb of it is damaged.
+        if !self.has_file_of(claims, sha256, len).await? {
+            self.check_quota_of_file(&claims.repo, len).await?;
+        }
+        let received = self.receive_file(tenant, claims, len, body).await?;
+        let (actual, actual_len) = (received.sha256, received.len);
+        if actual != sha256 || actual_len != len {
+            for xorb in received.last {
+                xorb.discard().await;
             }
+            let received = format!("The {actual_len} bytes received have the sha256 {actual}");
+            return Err(HubError::Invalid(format!("{received}; {sha256} with {len} bytes was announced.")));
         }
-        Ok((aggregator.file_hash(), terms))
+        // Completes also when the client does not wait for it, so that it finds the file when it
+        // tries again.
+        let (server, claims) = (Arc::clone(self), claims.clone());
+        self.uninterrupted(async move { Box::pin(server.enter_whole_file(tenant, &claims, received)).await }).await
     }
 
-    fn add_chunk(&mut self, raw: &[u8]) -> Result<(Place, ChunkHash), HubError> {
-        let hash = ChunkHash::of(raw);
-        if let Some(place) = self.places.get(&hash) {
-            return Ok((*place, hash));
+    /// Publishes the last xorbs of a file, and registers it.
+    async fn enter_whole_file(
+        self: &Arc<Self>,
+        tenant: Tenant,
+        claims: &Claims,
+        received: ReceivedFile,
+    ) -> Result<(), HubError> {
+        let ReceivedFile { info, sha256, last, .. } = received;
+        self.publish_all(last, &domain(&claims.repo)).await?;
+        let (file, shard_len) = (info.hash, record_len_of(&info));
+        let budget = self.shard_budget(tenant, shard_len).await?;
+        self.register_files(claims, vec![FileInfo { sha256: Some(sha256), ..info }]).await?;
+        drop(budget);
+        if file == FileHash::EMPTY {
+            return Ok(());
         }
-        if self.builder.push(raw).is_err() {
-            // The xorb is full: a new one has space for any chunk.
-            let full = std::mem::replace(&mut self.builder, XorbBuilder::new(Policy::Predict));
-            self.full.extend(full.finish());
-            self.builder.push(raw).map_err(|error| HubError::Invalid(format!("A chunk cannot be packed: {error}.")))?;
+        match self.store.index.settle_claim(Claim { file, sha256 }, ClaimState::Verified).await {
+            Ok(true) => {
+                self.store.metrics.sha256_verified.inc();
+            }
+            Ok(false) => {}
+            // The file is registered. Its sha256 stays a claim, which is verified later.
+            Err(error) => tracing::warn!(%file, error = %chain(&error), "cannot record a verified sha256"),
         }
-        let place = Place { xorb: self.full.len(), index: self.builder.chunk_count().saturating_sub(1) };
-        self.places.insert(hash, place);
-        Ok((place, hash))
+        Ok(())
+    }
+
+    /// Registers files, if any of them has contents: the empty file needs no registration.
+    async fn register_files(self: &Arc<Self>, claims: &Claims, mut files: Vec<FileInfo>) -> Result<(), HubError> {
+        files.retain(|file| file.hash != FileHash::EMPTY);
+        if files.is_empty() {
+            return Ok(());
+        }
+        let write = move || write_upload(&Shard { files, xorbs: Vec::new() });
+        let shard = self.store.pool.run_for(claims.tenant(), write).await;
+        let shard = shard.map_err(|error| HubError::Invalid(format!("Too many files: {error}.")))?;
+        self.register(claims, Bytes::from(shard)).await?;
+        Ok(())
     }
 }
 
-impl OpenTerm {
-    /// The index after its last chunk.
-    fn end(&self) -> u32 {
-        self.start.saturating_add(u32::try_from(self.hashes.len()).unwrap_or(u32::MAX))
-    }
-
-    fn named(&self, xorbs: &[XorbHash]) -> Option<Term> {
-        let raw_len = u32::try_from(self.raw_len).ok()?;
-        Some(Term { xorb: *xorbs.get(self.xorb)?, raw_len, chunks: ChunkRange::new(self.start, self.end())? })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_share_a_xorb_and_equal_ones_are_packed_once() {
-        let long: Vec<u8> = (0..400_000_u32).flat_map(|n| (n.wrapping_mul(2_654_435_761)).to_le_bytes()).collect();
-        let contents = vec![b"one".to_vec(), Vec::new(), long.clone(), b"one".to_vec()];
-        let packed = pack(&contents).unwrap();
-        assert_eq!(packed.xorbs.len(), 1);
-        assert_eq!(packed.files.len(), 2, "the empty file and the repeated one are left out");
-        assert_eq!(packed.blobs[0], packed.blobs[3]);
-        assert_eq!((packed.blobs[1].file, packed.blobs[1].len), (FileHash::EMPTY, 0));
-        assert_eq!(packed.files[1].raw_len(), long.len() as u64);
-        assert_eq!(packed.xorbs[0].xorb().layout().raw_len(), (long.len() + 3) as u64);
-    }
-
-    #[test]
-    fn more_chunks_than_a_xorb_can_have_go_into_two_xorbs() {
-        let contents: Vec<Vec<u8>> = (0..9000_u32).map(|n| n.to_le_bytes().to_vec()).collect();
-        let packed = pack(&contents).unwrap();
-        let counts: Vec<u32> = packed.xorbs.iter().map(|xorb| xorb.xorb().layout().chunk_count()).collect();
-        assert_eq!(counts, [8192, 808]);
-        assert_eq!(packed.files.len(), 9000);
-        let shard = Shard { files: packed.files, xorbs: Vec::new() };
-        assert!(write_upload(&shard).is_ok());
-    }
+/// Bytes of a shard with this file: 48 for each of its two records, and 96 for each term with its
+/// range hash.
+fn record_len_of(file: &FileInfo) -> u64 {
+    (file.terms.len() as u64).saturating_add(1).saturating_mul(96)
 }

@@ -13,6 +13,7 @@
 //! are kept.
 
 mod advance;
+mod card;
 mod commit;
 mod copy;
 mod edit;
@@ -29,9 +30,12 @@ use moka::sync::Cache;
 use thiserror::Error;
 
 pub(super) use self::advance::BranchLocks;
+use self::commit::EMPTY_SHA256;
 pub(crate) use self::commit::MAX_CHANGE_COUNT;
 pub use self::commit::{Change, CommitRequest, Committed};
 pub(super) use self::copy::{Copying, Loading, hub_states, refs_of};
+pub(crate) use self::ingest::MAX_WHOLE_FILE_LEN;
+pub use self::ingest::WholeFile;
 pub use self::list::{Depth, HubEntry, HubPage};
 pub use self::name::{HubName, HubNameError};
 pub(super) use self::part::{HubPart, HubState};

@@ -31,6 +31,7 @@ mod shared_workers;
 mod unreadable;
 mod verbs;
 mod watched;
+mod whole_files;
 
 use std::sync::Arc;
 

@@ -109,7 +109,7 @@ impl Server {
     /// Waits, for a limited time, for the memory of a whole shard of this many bytes. The permit is
     /// to be held until the shard is registered. Small shards have a separate budget, which large
     /// ones cannot use up.
-    async fn shard_budget(&self, tenant: Tenant, len: u64) -> Result<Permit, StoreError> {
+    pub(in crate::service) async fn shard_budget(&self, tenant: Tenant, len: u64) -> Result<Permit, StoreError> {
         let budget = if len <= SMALL_SHARD_LEN { &self.permits.small_shard_budget } else { &self.permits.shard_budget };
         let memory_kib = len.saturating_mul(MEMORY_FACTOR).div_ceil(1024);
         Ok(budget.enter(tenant, u32::try_from(memory_kib).unwrap_or(u32::MAX)).await?)

@@ -8,7 +8,7 @@ use futures_util::{Stream, StreamExt};
 use super::BodyError;
 use crate::runtime::fair::Tenant;
 use crate::runtime::metrics::Metrics;
-use crate::service::admission::{Admission, Admitted, Refusal};
+use crate::service::admission::{Admission, Admitted, Refusal, Transfer};
 use crate::service::{OVERLOADED_RETRY_AFTER, Server, UploadError};
 
 /// A slot for a body.
@@ -39,6 +39,11 @@ impl BodySlot {
             Refusal::AboveShare => UploadError::AboveShare { retry_after },
         })?;
         Ok(Self { admitted })
+    }
+
+    /// The progress of the body.
+    pub(in crate::service) const fn transfer(&self) -> &Arc<Transfer> {
+        self.admitted.transfer()
     }
 
     /// The same body; its progress is counted for the slot.

@@ -30,7 +30,7 @@ pub use self::official::official_xorb;
 pub use self::output::output_of;
 pub use self::raw::Raw;
 pub use self::repository::{TextFile, files, read, root};
-pub use self::routes::routes;
+pub use self::routes::{RouteCase, routes};
 pub use self::rust::{Import, Names, Text, functions, texts};
 pub use self::server::{Start, TestServer, blob_path, blob_paths};
 pub use self::shards::{UploadShard, many_files, sha256_of, shard_of, upload_shard};

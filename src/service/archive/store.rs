@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::error::RestoreError;
 use super::read::UnpackedXorb;
@@ -18,9 +19,14 @@ use crate::service::{Store, StoreError};
 /// stay in memory for the next files, with 41 bytes per chunk.
 const BATCH_COUNT: usize = 128;
 
-/// Pending files are written in one transaction when they are this many. 64 of them took up to 82
-/// ms in a debug build, and no transaction of the index may take more than 50 ms.
-const TRANSACTION_COUNT: usize = 32;
+/// The least and the greatest number of pending files that are written in one transaction. With
+/// fewer, a disk that is slow to sync would be waited for all the time.
+const TRANSACTION_COUNTS: (usize, usize) = (16, 64);
+
+/// How long a transaction is meant to take. Its number of files follows from the time that the one
+/// before took: in a debug build 64 files took 82 ms, and no transaction of the index may take more
+/// than 50 ms.
+const TRANSACTION_TIME: Duration = Duration::from_millis(15);
 
 /// Pending files are also written when they have this number of terms together.
 const TRANSACTION_TERM_COUNT: usize = 20_000;
@@ -73,13 +79,21 @@ pub(super) struct Files<'a> {
     /// Proven files that were not written yet.
     pending: Vec<RestoredFile>,
     pending_term_count: usize,
+    /// The number of pending files at which they are written.
+    due_count: usize,
     /// The chunk hashes and layouts of xorbs that recent files have named.
     contents: HashMap<XorbHash, XorbContents>,
 }
 
 impl<'a> Files<'a> {
     pub(super) fn new(store: &'a Store) -> Self {
-        Self { store, pending: Vec::new(), pending_term_count: 0, contents: HashMap::new() }
+        Self {
+            store,
+            pending: Vec::new(),
+            pending_term_count: 0,
+            due_count: TRANSACTION_COUNTS.0,
+            contents: HashMap::new(),
+        }
     }
 
     /// Proves a file and adds it to the pending ones. Writes these if enough are pending. The xorbs
@@ -100,7 +114,7 @@ impl<'a> Files<'a> {
         }
         self.pending_term_count += record.terms.len();
         self.pending.push(RestoredFile { record, dedup: proof.dedup.into_iter().collect() });
-        let is_due = self.pending.len() >= TRANSACTION_COUNT || self.pending_term_count >= TRANSACTION_TERM_COUNT;
+        let is_due = self.pending.len() >= self.due_count || self.pending_term_count >= TRANSACTION_TERM_COUNT;
         if is_due { self.flush().await } else { Ok(()) }
     }
 
@@ -111,7 +125,12 @@ impl<'a> Files<'a> {
         if pending.is_empty() {
             return Ok(());
         }
-        Ok(self.store.index.restore_files(pending).await.map_err(StoreError::from)?)
+        let (count, begin) = (pending.len(), Instant::now());
+        self.store.index.restore_files(pending).await.map_err(StoreError::from)?;
+        let fitting = TRANSACTION_TIME.as_micros().saturating_mul(count as u128) / begin.elapsed().as_micros().max(1);
+        self.due_count =
+            usize::try_from(fitting).unwrap_or(usize::MAX).clamp(TRANSACTION_COUNTS.0, TRANSACTION_COUNTS.1);
+        Ok(())
     }
 
     /// Loads the contents of the xorbs of these terms. Xorbs that do not exist are left out.

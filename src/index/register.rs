@@ -12,6 +12,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[cfg(test)]
 use futures_util::FutureExt;
@@ -90,6 +91,10 @@ pub enum Registered {
     /// The registration would exceed a limit. Nothing was changed.
     OverQuota(Excess),
 }
+
+/// A registration in one transaction that takes longer is rolled back, and written in steps
+/// instead. Never in unit tests, so that the same steps are made on every machine.
+pub(super) const WHOLE_TIME: Duration = if cfg!(test) { Duration::MAX } else { Duration::from_millis(25) };
 
 impl Registration {
     /// Whether the registration is short: [`RegisterIndex::register_of`] writes it within some

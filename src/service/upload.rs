@@ -27,19 +27,18 @@ mod slot;
 
 use std::error::Error as StdError;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
 use tokio::sync::oneshot;
 
-use self::batch::Inbox;
 pub(super) use self::copy::{CopyError, Copying, Run};
 use self::draft_slot::DraftSlot;
 pub(super) use self::file::ReceivedFile;
 pub(super) use self::key_locks::{KeyLock, KeyLocks, PublishLocks};
 pub(super) use self::packing::Packing;
-use self::receive::{MAX_SLICE, Sink};
+use self::receive::Sink;
 use super::access::Claims;
 use super::error::UploadError;
 use super::heal::max_worth;
@@ -49,6 +48,7 @@ use crate::format::limits::MAX_FOOTER_LEN;
 use crate::format::xorb::{VerifiedXorb, Verifier};
 use crate::format::{Crc64, XorbHash};
 use crate::index::Ticket;
+use crate::runtime::blocking::Pool;
 use crate::runtime::fair::Tenant;
 
 /// How long a client is told to wait when the xorb is being deleted.
@@ -278,22 +278,6 @@ impl Ingest {
         }
     }
 
-    /// Verifies the frames that end in these pieces and writes them to the draft. Blocks.
-    fn take(&mut self, pieces: Vec<Bytes>) -> Result<(), UploadError> {
-        for piece in pieces {
-            if let Some((len, crc64)) = &mut self.body {
-                *len += piece.len() as u64;
-                crc64.update(&piece);
-            }
-            let mut rest = &piece[..];
-            while let Some(frame) = self.verifier.next_frame(&mut rest)? {
-                self.crc64.update(frame);
-                self.draft.write(self.store.blobs.as_ref(), frame)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Completes the verification. Blocks.
     fn finish(mut self) -> Result<(Verified, Option<Sum>), UploadError> {
         let xorb = self.verifier.finish()?;
@@ -309,21 +293,30 @@ impl Sink for Ingest {
         self.tenant
     }
 
-    fn take_from(mut self, inbox: &Inbox, batch_len: usize) -> Result<Self, UploadError> {
-        let begin = Instant::now();
-        let mut min_len = 1;
-        while let Some(pieces) = inbox.take(min_len) {
-            self.take(pieces)?;
-            if begin.elapsed() >= MAX_SLICE && self.store.pool.is_awaited() {
-                break;
+    fn pool(&self) -> &Pool {
+        &self.store.pool
+    }
+
+    /// Verifies the frames that end in these pieces and writes them to the draft.
+    fn take(&mut self, pieces: Vec<Bytes>) -> Result<(), UploadError> {
+        for piece in pieces {
+            if let Some((len, crc64)) = &mut self.body {
+                *len += piece.len() as u64;
+                crc64.update(&piece);
             }
-            min_len = batch_len;
+            let mut rest = &piece[..];
+            while let Some(frame) = self.verifier.next_frame(&mut rest)? {
+                self.crc64.update(frame);
+                self.draft.write(self.store.blobs.as_ref(), frame)?;
+            }
         }
-        // Most uploads now wait for their client or a permit, and meanwhile need no buffer for
-        // decompression.
+        Ok(())
+    }
+
+    fn rest(&mut self, busy: Duration) {
+        // The buffer for decompression.
         self.verifier.release_scratch();
-        self.busy += begin.elapsed();
-        Ok(self)
+        self.busy += busy;
     }
 
     async fn settle(self, _: &Server) -> Result<Self, UploadError> {

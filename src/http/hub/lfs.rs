@@ -84,8 +84,10 @@ pub(super) async fn batch(
 /// repository and no other right.
 fn upload_token(open: &OpenRepo, revocation: Option<Revocation>) -> Token {
     let claims = Claims { scope: Write, ..open.claims().clone() };
-    let token = Token::new(claims, rand::random());
-    revocation.map_or(token.clone(), |Revocation { id, parent }| Token { id, parent, ..token })
+    match revocation {
+        Some(Revocation { id, parent }) => Token { id, parent, claims },
+        None => Token::new(claims, rand::random()),
+    }
 }
 
 /// How to upload an object. Without actions, the repository has it already.

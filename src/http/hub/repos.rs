@@ -215,7 +215,9 @@ pub(super) async fn info(
     let page = state.server.list_hub_files(&open, &commit, "", Depth::Files, (None, MAX_SIBLING_COUNT)).await?;
     let card = state.server.hub_card(&open, &commit).await?;
     let has_blobs = pairs.is_set("blobs");
-    let (count, repo) = (page.entries.len(), open.repo.clone());
+    // A card is parsed byte by byte, so that a long one is parsed on a worker, too.
+    let card_len = card.as_ref().map_or(0, Vec::len);
+    let (count, repo) = (page.entries.len().saturating_add(card_len), open.repo.clone());
     let write = move || {
         let siblings: Vec<Value> = page.entries.iter().filter_map(|entry| sibling(entry, has_blobs)).collect();
         let mut body = wire::repo(&repo);

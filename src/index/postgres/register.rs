@@ -32,16 +32,13 @@ use super::tx::Tx;
 use super::usage::usages;
 use crate::format::{ChunkHash, XorbHash};
 use crate::index::error::IndexError;
+use crate::index::register::WHOLE_TIME;
 use crate::index::{Cursor, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
 use crate::runtime::clock::Timestamp;
 
 /// After this time a step writes no further batch. The current batch and the commit take additional
 /// time, and no write should block other writers for over 50 ms.
 const STEP_TIME: Duration = Duration::from_millis(10);
-
-/// A registration that takes longer is rolled back, and written in steps instead. Never in unit
-/// tests, so that the same steps are made on every machine.
-const WHOLE_TIME: Duration = if cfg!(test) { Duration::MAX } else { Duration::from_millis(25) };
 
 /// Files of one batch, which one statement of each kind writes. One in unit tests, so that a step
 /// can end between small files.

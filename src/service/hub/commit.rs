@@ -8,7 +8,6 @@ use super::edit::Editing;
 use super::part::sealed;
 use super::refs::author_of;
 use super::{HubError, OpenRepo};
-use crate::format::FileHash;
 use crate::format::shard::Sha256;
 use crate::git::{Entry, EntryKind, ObjectId, Pointer, RepoPath};
 use crate::index::{HubBlob, HubCommit, HubRef, HubTree};
@@ -249,13 +248,7 @@ impl Server {
     ) -> Result<HubBlob, HubError> {
         let unknown =
             || HubError::Invalid(format!("{path}: this repository has no file with this sha256; upload it first."));
-        let (file, len) = if *sha256.as_digest() == EMPTY_SHA256 {
-            (FileHash::EMPTY, 0)
-        } else {
-            let found = self.find_sha256(&open.claims, sha256).await?.ok_or_else(unknown)?;
-            let len = self.file_len(&open.claims, found.file).await?.ok_or_else(unknown)?;
-            (found.file, len)
-        };
+        let (file, len) = self.find_large(&open.claims, sha256).await?.ok_or_else(unknown)?;
         if stated.is_some_and(|stated| stated != len) {
             return Err(HubError::Invalid(format!("{path}: the file with this sha256 has {len} bytes.")));
         }
@@ -313,12 +306,6 @@ fn blobs_of(changes: &[Stored]) -> Vec<HubBlob> {
     });
     blobs.collect::<BTreeMap<ObjectId, HubBlob>>().into_values().collect()
 }
-
-/// The sha256 of no bytes.
-pub(super) const EMPTY_SHA256: [u8; 32] = [
-    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae, 0x41,
-    0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
-];
 
 /// Whether a text is the id, or at least seven digits of its beginning.
 fn is_prefix(text: &str, id: ObjectId) -> bool {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::Stream;
 
-use super::{EMPTY_SHA256, HubError, OpenRepo};
+use super::{HubError, OpenRepo};
 use crate::format::FileHash;
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
 use crate::format::shard::{FileInfo, Sha256, Shard, write_upload};
@@ -27,6 +27,12 @@ use crate::service::{BodyError, Server};
 /// length fits into a shard, whatever its contents are. Clients without `hf_xet` send at most 50
 /// GB.
 pub(crate) const MAX_WHOLE_FILE_LEN: u64 = 200 << 30;
+
+/// The sha256 of no bytes.
+const EMPTY_SHA256: [u8; 32] = [
+    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae, 0x41,
+    0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+];
 
 /// A large file that a client sends as a whole.
 #[derive(Debug)]
@@ -84,15 +90,22 @@ impl Server {
     ///
     /// The index does not respond.
     pub async fn has_whole_file(&self, open: &OpenRepo, sha256: Sha256, len: u64) -> Result<bool, HubError> {
-        if *sha256.as_digest() == EMPTY_SHA256 {
-            return Ok(len == 0);
-        }
-        self.has_file_of(&open.claims, sha256, len).await
+        let found = self.find_large(&open.claims, sha256).await?;
+        Ok(found.is_some_and(|(_, found_len)| found_len == len))
     }
 
-    async fn has_file_of(&self, claims: &Claims, sha256: Sha256, len: u64) -> Result<bool, HubError> {
-        let Some(found) = self.find_sha256(claims, sha256).await? else { return Ok(false) };
-        Ok(self.find_file(claims, found.file).await?.is_some_and(|file| file.len == len))
+    /// The file with this sha256 and its length, if these claims have registered it. The empty file
+    /// needs no registration.
+    pub(super) async fn find_large(
+        &self,
+        claims: &Claims,
+        sha256: Sha256,
+    ) -> Result<Option<(FileHash, u64)>, HubError> {
+        if *sha256.as_digest() == EMPTY_SHA256 {
+            return Ok(Some((FileHash::EMPTY, 0)));
+        }
+        let Some(found) = self.find_sha256(claims, sha256).await? else { return Ok(None) };
+        Ok(self.file_len(claims, found.file).await?.map(|len| (found.file, len)))
     }
 
     /// Receives a large file. After `Ok` it is durable and registered for the repository of the
@@ -109,7 +122,7 @@ impl Server {
         let WholeFile { tenant, claims, sha256, len, body } = upload;
         // A client must not send gigabytes to be refused then. A file that is here already may be
         // sent again: its response was lost, or a xorb of it is damaged.
-        if !self.has_file_of(claims, sha256, len).await? {
+        if self.find_large(claims, sha256).await?.is_none_or(|(_, found_len)| found_len != len) {
             self.check_quota_of_file(&claims.repo, len).await?;
         }
         let received = self.receive_file(tenant, claims, len, body).await?;

@@ -30,7 +30,6 @@ use moka::sync::Cache;
 use thiserror::Error;
 
 pub(super) use self::advance::BranchLocks;
-use self::commit::EMPTY_SHA256;
 pub(crate) use self::commit::MAX_CHANGE_COUNT;
 pub use self::commit::{Change, CommitRequest, Committed};
 pub(super) use self::copy::{Copying, Loading, hub_states, refs_of};

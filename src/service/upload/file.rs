@@ -6,17 +6,17 @@
 //! garbage, as after a Xet upload whose shard never comes.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
 use sha2::{Digest, Sha256 as Hasher};
 
-use super::batch::Inbox;
 use super::packing::{Packing, XORB_LEN};
-use super::receive::{MAX_SLICE, Sink};
+use super::receive::Sink;
 use super::{BodyError, Verified};
 use crate::format::shard::{FileInfo, Sha256};
+use crate::runtime::blocking::Pool;
 use crate::runtime::fair::Tenant;
 use crate::service::access::Claims;
 use crate::service::admission::Transfer;
@@ -107,26 +107,28 @@ impl Sink for Incoming {
         self.tenant
     }
 
-    fn take_from(mut self, inbox: &Inbox, batch_len: usize) -> Result<Self, UploadError> {
-        let begin = Instant::now();
-        let mut min_len = 1;
-        while let Some(pieces) = inbox.take(min_len) {
-            for piece in pieces {
-                self.len = self.len.saturating_add(piece.len() as u64);
-                if self.len > self.max_len {
-                    return Err(UploadError::TooLarge { limit: self.max_len });
-                }
-                self.hasher.update(&piece);
-                self.packing.push(&piece)?;
+    fn pool(&self) -> &Pool {
+        &self.store.pool
+    }
+
+    fn take(&mut self, pieces: Vec<Bytes>) -> Result<(), UploadError> {
+        for piece in pieces {
+            self.len = self.len.saturating_add(piece.len() as u64);
+            if self.len > self.max_len {
+                return Err(UploadError::TooLarge { limit: self.max_len });
             }
-            let is_over = begin.elapsed() >= MAX_SLICE && self.store.pool.is_awaited();
-            if is_over || self.packing.has_full() {
-                break;
-            }
-            min_len = batch_len;
+            self.hasher.update(&piece);
+            self.packing.push(&piece)?;
         }
+        Ok(())
+    }
+
+    fn must_settle(&self) -> bool {
+        self.packing.has_full()
+    }
+
+    fn rest(&mut self, _: Duration) {
         self.packing.release_scratch();
-        Ok(self)
     }
 
     async fn settle(mut self, server: &Server) -> Result<Self, UploadError> {

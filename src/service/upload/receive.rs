@@ -1,7 +1,7 @@
 //! Receives a body: one worker at a time takes its pieces, while the next pieces arrive.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::OptionFuture;
@@ -9,6 +9,7 @@ use futures_util::{Stream, StreamExt};
 
 use super::BodyError;
 use super::batch::Inbox;
+use crate::runtime::blocking::Pool;
 use crate::runtime::fair::Tenant;
 use crate::service::Server;
 use crate::service::error::UploadError;
@@ -28,15 +29,43 @@ const FEW_UPLOADS: u64 = 8;
 
 /// A worker that continues with further batches of an upload yields to waiting work after this
 /// time. Continuing without a break saves two context switches for each batch.
-pub(super) const MAX_SLICE: Duration = Duration::from_millis(2);
+const MAX_SLICE: Duration = Duration::from_millis(2);
 
 /// What takes the pieces of a body.
 pub(super) trait Sink: Sized + Send + 'static {
     /// The tenant that sends the body.
     fn tenant(&self) -> Tenant;
 
+    /// The pool whose workers take the pieces.
+    fn pool(&self) -> &Pool;
+
+    /// Takes the next pieces. Blocks.
+    fn take(&mut self, pieces: Vec<Bytes>) -> Result<(), UploadError>;
+
+    /// Whether [`settle`](Self::settle) has something to do before the next pieces.
+    fn must_settle(&self) -> bool {
+        false
+    }
+
+    /// Frees what is not needed while it waits for its client or a permit, as most uploads do.
+    /// `busy` is the time that the worker took.
+    fn rest(&mut self, busy: Duration);
+
     /// Takes the received pieces, then further ones as long as a whole batch is ready. Blocks.
-    fn take_from(self, inbox: &Inbox, batch_len: usize) -> Result<Self, UploadError>;
+    fn take_from(mut self, inbox: &Inbox, batch_len: usize) -> Result<Self, UploadError> {
+        let begin = Instant::now();
+        let mut min_len = 1;
+        while let Some(pieces) = inbox.take(min_len) {
+            self.take(pieces)?;
+            let is_over = begin.elapsed() >= MAX_SLICE && self.pool().is_awaited();
+            if is_over || self.must_settle() {
+                break;
+            }
+            min_len = batch_len;
+        }
+        self.rest(begin.elapsed());
+        Ok(self)
+    }
 
     /// Does what a worker cannot, between two batches. No piece is received meanwhile.
     fn settle(self, server: &Server) -> impl Future<Output = Result<Self, UploadError>> + Send;

@@ -55,7 +55,8 @@ install_files() {
   local binary=$1 tree=$2 doc=$2/usr/share/doc/zorb shell
   umask 022
   install -D -m 0755 "$binary" "$tree/usr/bin/zorb"
-  install -D -m 0644 "$root/packaging/zorb.service" "$tree/usr/lib/systemd/system/zorb.service"
+  install -D -m 0644 -t "$tree/usr/lib/systemd/system" "$root/packaging/zorb.service" \
+    "$root/packaging/zorb-backup.service" "$root/packaging/zorb-backup.timer"
   install -D -m 0644 "$root/packaging/zorb.toml" "$tree/etc/zorb/zorb.toml"
 
   mkdir -p "$tree/usr/share/man/man1"
@@ -73,6 +74,7 @@ install_files() {
   install -d -m 0755 "$doc"
   install -m 0644 "$root/packaging/README.Debian" "$root/config/default.toml" "$doc"
   install -m 0644 "$root/config/nginx.conf" "$root/config/Caddyfile" "$doc"
+  install -m 0644 "$root/docs/alerts.yml" "$root/docs/grafana.json" "$doc"
   gzip -9n <"$root/CHANGELOG.md" >"$doc/changelog.gz"
   {
     printf 'Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n'

@@ -82,11 +82,13 @@ clean_up() {
 check_contents() {
   local tree=$scratch/tree name
   dpkg-deb --extract "$1" "$tree"
-  for name in usr/bin/zorb usr/lib/systemd/system/zorb.service etc/zorb/zorb.toml \
+  for name in usr/bin/zorb usr/lib/systemd/system/zorb.service \
+    usr/lib/systemd/system/zorb-backup.service usr/lib/systemd/system/zorb-backup.timer etc/zorb/zorb.toml \
     usr/share/man/man1/zorb.1.gz usr/share/man/man1/zorb-serve.1.gz usr/share/man/man1/zorb-token-issue.1.gz \
     usr/share/bash-completion/completions/zorb usr/share/zsh/vendor-completions/_zorb \
     usr/share/fish/vendor_completions.d/zorb.fish usr/share/doc/zorb/copyright usr/share/doc/zorb/changelog.gz \
-    usr/share/doc/zorb/README.Debian usr/share/doc/zorb/default.toml; do
+    usr/share/doc/zorb/README.Debian usr/share/doc/zorb/default.toml usr/share/doc/zorb/alerts.yml \
+    usr/share/doc/zorb/grafana.json; do
     [[ -s $tree/$name ]] || die "the package has no $name"
   done
   bash -n "$tree/usr/share/bash-completion/completions/zorb" || die "the completions for bash are not bash"
@@ -292,20 +294,22 @@ pulls() {
   inside cmp /tmp/file /tmp/back/file || die "other bytes came back"
 }
 
-# The section of docs/install.md: its units, and its commands.
+# The commands of docs/install.md, with the units of the package. The directory of node_exporter, which
+# a machine may lack, is there for the second run only.
 nightly_backup() {
-  local section unit
-  section=$(sed -n '/^## Nightly backup$/,/^## Metrics/p' docs/install.md)
-  for unit in zorb-backup.service zorb-backup.timer; do
-    awk -v first="# /etc/systemd/system/$unit" '$0 == first { on = 1 } /^```$/ { on = 0 } on' <<<"$section" \
-      >"$root/etc/systemd/system/$unit"
-    [[ -s $root/etc/systemd/system/$unit ]] || die "docs/install.md has no $unit"
-  done
+  local section marker=/var/lib/prometheus/node-exporter/zorb-backup.prom
+  section=$(sed -n '/^## Nightly backup$/,/^## /p' docs/install.md)
   awk '/^```sh$/ { on = 1; next } /^```$/ { on = 0 } on' <<<"$section" >"$root/root/nightly-backup.sh"
+  [[ -s $root/root/nightly-backup.sh ]] || die "docs/install.md has no commands for the nightly backup"
   inside sh -ec '. /root/nightly-backup.sh' >"$scratch/nightly-backup" || die "the commands of the nightly backup"
-  grep -qx '/var/backups/zorb/last-success' "$scratch/nightly-backup" || die "the nightly backup has no success"
+  grep -q 'zorb-backup.timer' "$scratch/nightly-backup" || die "systemctl does not list the timer of the nightly backup"
   inside systemctl is-active --quiet zorb-backup.timer || die "the timer of the nightly backup does not run"
+  [[ $(inside stat -c '%a %U' /var/backups/zorb) == "700 zorb" ]] || die "others may read the directory of the archive"
   inside runuser -u zorb -- zorb backup /var/backups/zorb/zorb.rca --verify >/dev/null || die "the nightly backup is damaged"
+  ! inside test -e "$marker" || die "the backup has made a directory for node_exporter"
+  inside mkdir -p "$(dirname "$marker")"
+  inside systemctl start zorb-backup.service || die "the second run of the nightly backup"
+  inside test -f "$marker" || die "the backup has not written its time for node_exporter"
   say "the nightly backup of docs/install.md: the timer runs, the archive is verified"
 }
 
@@ -324,6 +328,7 @@ upgrade() {
 remove_package() {
   inside dpkg --remove zorb >/dev/null 2>&1 || die "remove"
   ! inside systemctl is-active --quiet zorb || die "the server runs on"
+  ! inside systemctl is-active --quiet zorb-backup.timer || die "the timer of the backup runs on"
   inside test -f /etc/zorb/zorb.toml || die "a removal has taken the settings"
   inside dpkg --purge zorb >/dev/null 2>&1 || die "purge"
   inside test ! -e /etc/zorb/zorb.toml || die "a purge has left the settings"

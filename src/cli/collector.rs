@@ -51,7 +51,7 @@ const COMPACTION_PERIOD: Duration = Duration::from_secs(24 * 3600);
 /// enough other work.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
 
-/// Interval at which [`refresh`] and [`clear_up`] poll the index.
+/// Interval at which [`refresh`], [`clear_up`] and [`purge_repos`] poll the index.
 const REFRESH_PERIOD: Duration = Duration::from_secs(1);
 
 /// The right to delete blobs. Dropping it releases `gc.lock`.
@@ -201,6 +201,17 @@ pub(super) async fn clear_up(store: Arc<Store>, stop: CancellationToken) {
     while stop.run_until_cancelled(sleep(REFRESH_PERIOD)).await.is_some() {
         if let Err(error) = store.sweep_removed_files(&pace).await {
             tracing::warn!(error = %chain(&error), "cannot clean up removed files; retrying later");
+        }
+    }
+}
+
+/// Removes the files of deleted Hub repositories until `stop`. Runs also without the setting `hub`,
+/// because an earlier run may have deleted some.
+pub(super) async fn purge_repos(server: Arc<Server>, stop: CancellationToken) {
+    let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
+    while stop.run_until_cancelled(sleep(REFRESH_PERIOD)).await.is_some() {
+        if let Err(error) = server.purge_deleted_repos(&pace).await {
+            tracing::warn!(error = %chain(&error), "cannot find deleted repositories; retrying later");
         }
     }
 }

@@ -40,6 +40,7 @@ pub(super) const SQLITE: Migrations = &[
     (19, "claims_in_parts", include_str!("../../migrations/sqlite/0019_claims_in_parts.sql")),
     (20, "hub", include_str!("../../migrations/sqlite/0020_hub.sql")),
     (21, "hub_records", include_str!("../../migrations/sqlite/0021_hub_records.sql")),
+    (22, "hub_deletion", include_str!("../../migrations/sqlite/0022_hub_deletion.sql")),
 ];
 
 /// Every file in `migrations/postgres`, likewise compared by a test.
@@ -48,6 +49,7 @@ pub(super) const POSTGRES: Migrations = &[
     (1, "init", include_str!("../../migrations/postgres/0001_init.sql")),
     (2, "hub", include_str!("../../migrations/postgres/0002_hub.sql")),
     (3, "hub_records", include_str!("../../migrations/postgres/0003_hub_records.sql")),
+    (4, "hub_deletion", include_str!("../../migrations/postgres/0004_hub_deletion.sql")),
 ];
 
 /// Brings the database to the schema version of this program.

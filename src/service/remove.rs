@@ -77,7 +77,11 @@ impl Server {
 impl Store {
     /// Removes the claim of this repository, or all claims. Then deletes rows of removed files, but
     /// only a few steps of them.
-    async fn remove_claims(&self, file: FileHash, repo: Option<String>) -> Result<RemovedClaims, StoreError> {
+    pub(super) async fn remove_claims(
+        &self,
+        file: FileHash,
+        repo: Option<String>,
+    ) -> Result<RemovedClaims, StoreError> {
         let appended = self.append_removal(file, repo.clone()).await?;
         let removed = self.index.remove_claims_of(file, repo, self.clock.now(), Some(appended.number())).await;
         match &removed {

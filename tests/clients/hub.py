@@ -315,6 +315,12 @@ def end(directory, auth):
         except TypeError:
             api.update_repo_settings(REPO, private=visibility == "private")
         assert api.model_info(REPO).private == (visibility == "private")
+    api.delete_repo(REPO)
+    assert not api.repo_exists(REPO)
+    api.delete_repo(REPO, missing_ok=True)
+    # The name is free, and nothing of the old repository is in the new one.
+    api.create_repo(REPO)
+    assert (api.list_repo_files(REPO), len(api.list_repo_commits(REPO))) == ([".gitattributes"], 1)
 
 
 def refused(directory, auth, foreign):

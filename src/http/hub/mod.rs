@@ -63,6 +63,11 @@ fn for_repos() -> Vec<Route> {
             .takes(json())
             .responses(200, "created", json())
             .fails(&[409]),
+        Route::delete("/api/repos/delete", Write, repos::delete)
+            .says("Delete a repository, with its history and its claims to files")
+            .takes(json())
+            .responses(200, "deleted", json())
+            .fails(&[404]),
         Route::put("/api/{kind}/{namespace}/{name}/settings", Write, repos::set)
             .says("Make a repository private or public")
             .takes(json())

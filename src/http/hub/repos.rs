@@ -1,4 +1,4 @@
-//! Repositories: who the caller is, creation, lists, descriptions.
+//! Repositories: who the caller is, creation, deletion, lists, descriptions.
 
 use axum::Json;
 use axum::body::Body;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::problem::HubProblem;
 use super::target::{Kind, Pairs, Target};
-use super::wire::{self, CardJson, CreateJson, SettingsJson};
+use super::wire::{self, CardJson, CreateJson, DeleteJson, SettingsJson};
 use super::{MAX_BODY_LEN, card};
 use crate::http::AppState;
 use crate::http::auth::Caller;
@@ -103,6 +103,18 @@ pub(super) async fn create(
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// `DELETE /api/repos/delete`.
+pub(super) async fn delete(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    body: Body,
+) -> Result<Json<Value>, HubProblem> {
+    let DeleteJson { name, organization, kind } = parse(&state, body).await?;
+    let name = parse_name(&claims, kind.as_deref(), organization, name)?;
+    state.server.delete_hub_repo(&claims, &name).await?;
+    Ok(Json(json!({})))
 }
 
 /// The name of a repository in a body.

@@ -19,6 +19,15 @@ pub(super) struct CreateJson {
     pub(super) visibility: Option<String>,
 }
 
+/// Body of `DELETE /api/repos/delete`.
+#[derive(Debug, Deserialize)]
+pub(super) struct DeleteJson {
+    pub(super) name: String,
+    pub(super) organization: Option<String>,
+    #[serde(rename = "type")]
+    pub(super) kind: Option<String>,
+}
+
 /// Body of `PUT …/settings`.
 #[derive(Debug, Deserialize)]
 pub(super) struct SettingsJson {

@@ -14,6 +14,7 @@ suite! {
     branches_and_tags_name_commits_that_exist
     repositories_are_listed_by_kind_from_the_newest_on
     repository_is_restored_with_its_branches_or_discarded
+    deleted_repository_is_hidden_and_its_name_is_taken
     dropped_repository_leaves_no_row_and_its_name_is_free
     change_marks_its_record_and_a_refused_one_does_not
     repository_without_records_is_found_until_it_has_some
@@ -194,9 +195,40 @@ async fn repository_is_restored_with_its_branches_or_discarded(db: Db) {
     }
 }
 
+async fn deleted_repository_is_hidden_and_its_name_is_taken(db: Db) {
+    let number = create(&db, RepoKind::Model, "Bert").await;
+    let find = async |name: &str| db.find_hub_repo(RepoKind::Model, "acme".to_owned(), name.to_owned()).await.unwrap();
+    let find_deleted =
+        async |name: &str| db.find_deleted_hub_repo(RepoKind::Model, "acme".to_owned(), name.to_owned()).await.unwrap();
+    let row = find("bert").await.unwrap();
+    assert_eq!((find_deleted("bert").await, db.next_deleted_hub_repo(0).await.unwrap()), (None, None));
+    assert!(db.delete_hub_repo(number, Some(7)).await.unwrap());
+    assert!(!db.delete_hub_repo(number, Some(8)).await.unwrap());
+    assert!(!db.delete_hub_repo(number + 1, Some(8)).await.unwrap());
+    assert_eq!((find("bert").await, db.list_hub_repos(RepoKind::Model, i64::MAX, 9).await.unwrap()), (None, vec![]));
+    assert_eq!(db.list_hub_refs(number, String::new(), 9).await.unwrap(), []);
+    let again = repo(RepoKind::Model, "bert");
+    let refused = db.create_hub_repo(again, commit(1, None), Vec::new(), Vec::new(), 9).await.unwrap();
+    assert_eq!(refused, None);
+    // Its rows are still there.
+    assert_eq!(find_deleted("bERT").await, Some(row.clone()));
+    assert_eq!(db.find_deleted_hub_repo(RepoKind::Space, "acme".to_owned(), "bert".to_owned()).await.unwrap(), None);
+    db.discard_hub_repos().await.unwrap();
+    assert_eq!(db.list_hub_blobs(number, None, 9).await.unwrap(), [blob(1)]);
+    let other = create(&db, RepoKind::Model, "other").await;
+    assert!(db.delete_hub_repo(other, None).await.unwrap());
+    assert_eq!(db.next_deleted_hub_repo(0).await.unwrap(), Some(row));
+    assert_eq!(db.next_deleted_hub_repo(number).await.unwrap().map(|next| next.id), Some(other));
+    assert_eq!(db.next_deleted_hub_repo(other).await.unwrap(), None);
+    db.drop_hub_repo(number).await.unwrap();
+    assert_ne!(create(&db, RepoKind::Model, "bert").await, number);
+}
+
 async fn dropped_repository_leaves_no_row_and_its_name_is_free(db: Db) {
     let (number, other) = (create(&db, RepoKind::Model, "bert").await, create(&db, RepoKind::Model, "other").await);
-    db.add_hub_objects(number, (0..9).map(tree).collect(), (0..9).map(blob).collect(), NOW).await.unwrap();
+    // More than one step deletes.
+    let many = (0..100).map(|n| HubTree { id: wide(n), entries: vec![7; 100_000] }).collect();
+    db.add_hub_objects(number, many, (0..99).map(blob).collect(), NOW).await.unwrap();
     db.drop_hub_repo(number).await.unwrap();
     assert_eq!(db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "bert".to_owned()).await.unwrap(), None);
     assert_eq!(db.list_hub_refs(number, String::new(), 9).await.unwrap(), []);

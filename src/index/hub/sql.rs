@@ -1,6 +1,8 @@
 //! The SQL of [`HubIndex`](super::HubIndex), one text for every database: parameters are `$1` and
 //! so on, and each statement is in the common part of the dialects.
 
+use std::time::Duration;
+
 use super::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
 use crate::git::ObjectId;
 use crate::index::decode::by_name;
@@ -16,25 +18,37 @@ pub(in crate::index) const CREATE: &str = "INSERT INTO hub_repos \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $7, TRUE) ON CONFLICT DO NOTHING RETURNING id";
 
 pub(in crate::index) const FIND: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
-     created_at AS created, updated_at AS updated FROM hub_repos WHERE kind = $1 AND lower_name = $2";
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE kind = $1 AND lower_name = $2 AND is_deleted = $3";
 
 pub(in crate::index) const LIST: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
-     created_at AS created, updated_at AS updated FROM hub_repos WHERE kind = $1 AND id < $2 ORDER BY id DESC LIMIT $3";
+     created_at AS created, updated_at AS updated FROM hub_repos \
+     WHERE kind = $1 AND id < $2 AND NOT is_deleted ORDER BY id DESC LIMIT $3";
 
 pub(in crate::index) const FIND_UNRECORDED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
-     created_at AS created, updated_at AS updated FROM hub_repos WHERE NOT is_recorded LIMIT 1";
+     created_at AS created, updated_at AS updated FROM hub_repos \
+     WHERE NOT is_recorded AND NOT is_deleted LIMIT 1";
+
+pub(in crate::index) const NEXT_DELETED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE is_deleted AND id > $1 ORDER BY id LIMIT 1";
 
 pub(in crate::index) const SET_RECORDED: &str = "UPDATE hub_repos SET is_recorded = TRUE WHERE id = $1";
 
 pub(in crate::index) const SET_PRIVATE: &str = "UPDATE hub_repos SET is_private = $2 WHERE id = $1";
 
-pub(in crate::index) const DROP_REPO: [&str; 5] = [
-    "DELETE FROM hub_refs WHERE repo_id = $1",
-    "DELETE FROM hub_commits WHERE repo_id = $1",
-    "DELETE FROM hub_trees WHERE repo_id = $1",
-    "DELETE FROM hub_blobs WHERE repo_id = $1",
-    "DELETE FROM hub_repos WHERE id = $1",
+pub(in crate::index) const DELETE: &str = "UPDATE hub_repos SET is_deleted = TRUE WHERE id = $1 AND NOT is_deleted";
+
+/// Each deletes some of the rows of a repository that is deleted.
+pub(in crate::index) const DROP_SOME: [&str; 3] = [
+    "DELETE FROM hub_commits WHERE repo_id = $1 AND oid IN \
+     (SELECT oid FROM hub_commits WHERE repo_id = $1 LIMIT $2)",
+    "DELETE FROM hub_trees WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_trees WHERE repo_id = $1 LIMIT $2)",
+    "DELETE FROM hub_blobs WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_blobs WHERE repo_id = $1 LIMIT $2)",
 ];
+
+/// Rows that one of [`DROP_SOME`] deletes: a directory may have thousands of pages.
+pub(in crate::index) const DROP_COUNT: i64 = 16;
+
+pub(in crate::index) const DROP_REPO: &str = "DELETE FROM hub_repos WHERE id = $1";
 
 pub(in crate::index) const FIND_REF: &str = "SELECT target FROM hub_refs WHERE repo_id = $1 AND name = $2";
 
@@ -97,7 +111,7 @@ pub(in crate::index) const CLEAR_REFS: &str = "DELETE FROM hub_refs WHERE repo_i
 pub(in crate::index) const SET_REFS: (&str, &str) = ("INSERT INTO hub_refs (repo_id, name, target) ", "");
 
 pub(in crate::index) const DISCARD: [&str; 4] = [
-    "DELETE FROM hub_repos WHERE NOT EXISTS (SELECT 1 FROM hub_refs WHERE repo_id = id)",
+    "DELETE FROM hub_repos WHERE NOT is_deleted AND NOT EXISTS (SELECT 1 FROM hub_refs WHERE repo_id = id)",
     "DELETE FROM hub_commits WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
     "DELETE FROM hub_trees WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
     "DELETE FROM hub_blobs WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
@@ -105,6 +119,10 @@ pub(in crate::index) const DISCARD: [&str; 4] = [
 
 /// Objects that one transaction adds: an insert takes some 10 µs each.
 pub(in crate::index) const BATCH_COUNT: usize = 1000;
+
+/// A step that has taken this long ends, so that other writers need not wait for a large
+/// repository.
+pub(in crate::index) const STEP_TIME: Duration = Duration::from_millis(10);
 
 /// Object ids in one statement.
 pub(in crate::index) const FIND_COUNT: usize = 500;

@@ -104,7 +104,7 @@ pub struct Pace {
 
 impl Pace {
     /// Pauses until the next step. Returns false if the work is to stop.
-    async fn next(&self) -> bool {
+    pub(super) async fn next(&self) -> bool {
         self.stop.run_until_cancelled(tokio::time::sleep(self.pause)).await.is_some()
     }
 }

@@ -1,8 +1,9 @@
 //! Copies of Hub repositories, for backups and for the registration log.
 //!
 //! A copy begins with the branches of a moment. Commits, directories and files are read after that,
-//! and nothing deletes them, so a copy has everything that its branches need. A copy that was cut
-//! off has no branches, and its repository is discarded.
+//! and only a deletion of the repository deletes them, so a copy has everything that its branches
+//! need. A copy that was cut off, or during which the repository was deleted, has no branches, and
+//! its repository is discarded.
 
 use std::collections::VecDeque;
 
@@ -21,14 +22,14 @@ const REPO_PAGE_COUNT: u32 = 1000;
 #[derive(Debug)]
 pub(in crate::service) struct Copying<'a> {
     index: &'a dyn Index,
-    repo: i64,
+    repo: HubRepo,
     pages: VecDeque<Next>,
 }
 
 /// What is to be read next.
 #[derive(Debug)]
 enum Next {
-    Repo(HubRepo),
+    Repo,
     Commits(Option<ObjectId>),
     Trees(Option<ObjectId>),
     Blobs(Option<ObjectId>),
@@ -80,9 +81,14 @@ pub(in crate::service) async fn refs_of(index: &dyn Index, repo: i64) -> Result<
 impl<'a> Copying<'a> {
     /// Begins with the first part.
     pub(in crate::service) fn begin(index: &'a dyn Index, HubState { repo, refs }: HubState) -> Self {
-        let id = repo.id;
-        let pages = [Next::Repo(repo), Next::Commits(None), Next::Trees(None), Next::Blobs(None), Next::Refs(refs)];
-        Self { index, repo: id, pages: pages.into() }
+        let pages = [Next::Repo, Next::Commits(None), Next::Trees(None), Next::Blobs(None), Next::Refs(refs)];
+        Self { index, repo, pages: pages.into() }
+    }
+
+    /// Whether the repository was not deleted before this call.
+    async fn is_there(&self) -> Result<bool, IndexError> {
+        let HubRepo { id, kind, namespace, name, .. } = self.repo.clone();
+        Ok(self.index.find_hub_repo(kind, namespace, name).await?.is_some_and(|found| found.id == id))
     }
 
     /// Puts a page before all others.
@@ -94,12 +100,14 @@ impl<'a> Copying<'a> {
 
     /// The next parts; empty after the last one.
     pub(in crate::service) async fn next(&mut self) -> Result<Vec<HubPart>, IndexError> {
-        let (index, repo) = (self.index, self.repo);
+        let (index, repo) = (self.index, self.repo.id);
         while let Some(page) = self.pages.pop_front() {
             // A page that is not empty is followed by the next one of its kind.
             let parts: Vec<HubPart> = match page {
-                Next::Repo(repo) => vec![HubPart::Repo(repo)],
-                Next::Refs(refs) => vec![HubPart::Refs(refs)],
+                Next::Repo => vec![HubPart::Repo(self.repo.clone())],
+                // Rows are deleted after the repository is hidden, so all pages were complete.
+                Next::Refs(refs) if self.is_there().await? => vec![HubPart::Refs(refs)],
+                Next::Refs(_) => Vec::new(),
                 Next::Commits(after) => {
                     let rows = index.list_hub_commits(repo, after, PAGE_COUNT).await?;
                     self.then(rows.last().map(|last| Next::Commits(Some(last.id))));

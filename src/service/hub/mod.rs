@@ -9,13 +9,14 @@
 //! Each change of a repository is in the registration log before its transaction
 //! (`registration_log::hub`).
 //!
-//! What it does not do yet: repositories cannot be deleted, and files that no commit needs any more
-//! are kept.
+//! What it does not do yet: files that no commit needs any more are kept, until their repository is
+//! deleted ([`delete`]).
 
 mod advance;
 mod card;
 mod commit;
 mod copy;
+mod delete;
 mod edit;
 mod ingest;
 mod list;

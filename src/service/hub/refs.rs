@@ -75,8 +75,12 @@ impl Server {
         // A refusal has no record: the next start would apply it after a kill. So whatever can
         // refuse is checked with the lock, before the record is written.
         let lock = self.lock_hub_repo(&storage_name).await;
-        let find = self.store.index.find_hub_repo(name.kind(), name.namespace().to_owned(), name.name().to_owned());
-        if let Some(found) = find.await? {
+        let (kind, namespace, repo_name) = (name.kind(), name.namespace().to_owned(), name.name().to_owned());
+        let index = &self.store.index;
+        if let Some(deleted) = index.find_deleted_hub_repo(kind, namespace.clone(), repo_name.clone()).await? {
+            self.purge(&deleted).await?;
+        }
+        if let Some(found) = index.find_hub_repo(kind, namespace, repo_name).await? {
             // The name of a repository of others may differ by case only.
             let is_own = acting_claims(claims, &found.storage_name).is_some();
             return Err(if is_own { exists() } else { HubError::ReadOnly });

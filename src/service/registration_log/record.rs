@@ -24,8 +24,12 @@ use crate::format::FileHash;
 use crate::git::ObjectId;
 use crate::runtime::clock::Timestamp;
 
-/// The newest version. Older programs refuse to skip what they do not know.
-const VERSION: u32 = 2;
+/// The newest version, of deletions of Hub repositories. Older programs refuse to skip what they do
+/// not know.
+const VERSION: u32 = 3;
+
+/// The version of other changes of Hub repositories.
+const HUB_VERSION: u32 = 2;
 
 /// The version of records of files, which older programs support, too.
 const FILES_VERSION: u32 = 1;
@@ -86,6 +90,8 @@ pub(super) struct HubRecord {
     pub(super) refs: BTreeMap<String, Option<ObjectId>>,
     /// Whether the repository was created.
     pub(super) is_creation: bool,
+    /// Whether the repository was deleted.
+    pub(super) is_deletion: bool,
     /// Whether `refs` are all branches and tags: the record was made from an index.
     pub(super) is_state: bool,
     /// The repository itself, then its new commits, directories and files.
@@ -170,6 +176,8 @@ enum Head {
         #[serde(default, skip_serializing_if = "is_false")]
         created: bool,
         #[serde(default, skip_serializing_if = "is_false")]
+        deleted: bool,
+        #[serde(default, skip_serializing_if = "is_false")]
         state: bool,
     },
 }
@@ -226,18 +234,30 @@ impl Record {
                 (Head::Remove { at_ms: at.as_millis(), file: file.to_string(), repo }, Bytes::new())
             }
             Self::Terms { at, owners, shard } => (Head::Terms { at_ms: at.as_millis(), owners }, shard),
-            Self::Hub(HubRecord { at, storage_name, is_partial, earlier, refs, is_creation, is_state, parts }) => {
+            Self::Hub(record) => {
                 let target = |(name, target): (String, Option<ObjectId>)| (name, target.map(|id| id.to_string()));
-                let refs = refs.into_iter().map(target).collect();
-                let (partial, created, state) = (is_partial, is_creation, is_state);
-                (Head::Hub { at_ms: at.as_millis(), storage_name, partial, earlier, refs, created, state }, parts)
+                let head = Head::Hub {
+                    at_ms: record.at.as_millis(),
+                    storage_name: record.storage_name,
+                    partial: record.is_partial,
+                    earlier: record.earlier,
+                    refs: record.refs.into_iter().map(target).collect(),
+                    created: record.is_creation,
+                    deleted: record.is_deletion,
+                    state: record.is_state,
+                };
+                (head, record.parts)
             }
         }
     }
 }
 
 fn encode_head(head: &Head) -> Vec<u8> {
-    let version = if matches!(head, Head::Hub { .. }) { VERSION } else { FILES_VERSION };
+    let version = match head {
+        Head::Hub { deleted: true, .. } => VERSION,
+        Head::Hub { .. } => HUB_VERSION,
+        Head::Register { .. } | Head::Remove { .. } | Head::Terms { .. } => FILES_VERSION,
+    };
     serde_json::to_vec(&Line { version, head }).expect("heads have string keys and finite numbers")
 }
 
@@ -269,7 +289,7 @@ pub(super) fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
             Ok(Record::Remove { at: at(at_ms), file, repo })
         }
         Head::Terms { at_ms, owners } => Ok(Record::Terms { at: at(at_ms), owners, shard }),
-        Head::Hub { at_ms, storage_name, partial, earlier, refs, created, state } => {
+        Head::Hub { at_ms, storage_name, partial, earlier, refs, created, deleted, state } => {
             let target = |(name, target): (String, Option<String>)| {
                 let id = target.map(|text| text.parse().map_err(|_| malformed("a branch names no commit id")));
                 Ok((name, id.transpose()?))
@@ -282,6 +302,7 @@ pub(super) fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
                 earlier,
                 refs,
                 is_creation: created,
+                is_deletion: deleted,
                 is_state: state,
                 parts: shard,
             }))
@@ -290,110 +311,4 @@ pub(super) fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const AT: Timestamp = Timestamp::from_millis(1_700_000_000_123);
-
-    fn all() -> Vec<Record> {
-        let shard = Bytes::from_static(b"not a shard, \n but bytes\n");
-        let file = FileHash::from_bytes([7; 32]);
-        let owners = BTreeMap::from([("org".to_owned(), vec![0, 2])]);
-        let from_index = FromIndex { since_ms: vec![1, 2], up_to: Some(file.to_string()) };
-        let repos = vec!["org/a".to_owned(), "*".to_owned()];
-        let registered = Registered { at: AT, repos, owners, origin: None, shard: shard.clone() };
-        vec![
-            Record::Register(registered.clone()),
-            Record::Register(Registered { origin: Some(from_index), owners: BTreeMap::new(), ..registered.clone() }),
-            Record::Remove { at: AT, file, repo: None },
-            Record::Remove { at: AT, file, repo: Some("org/\n\"a".to_owned()) },
-            Record::Terms { at: AT, owners: registered.owners, shard: shard.clone() },
-            Record::Terms { at: AT, owners: BTreeMap::new(), shard: shard.clone() },
-            Record::Hub(HubRecord {
-                at: AT,
-                storage_name: "models/a/b".to_owned(),
-                is_partial: false,
-                earlier: vec![7, 8],
-                refs: BTreeMap::from([
-                    ("refs/heads/main".to_owned(), Some(ObjectId::from_bytes([3; 20]))),
-                    ("refs/tags/v1".to_owned(), None),
-                ]),
-                is_creation: false,
-                is_state: false,
-                parts: shard,
-            }),
-            Record::Hub(HubRecord {
-                at: AT,
-                storage_name: String::new(),
-                is_partial: true,
-                earlier: Vec::new(),
-                refs: BTreeMap::new(),
-                is_creation: true,
-                is_state: true,
-                parts: Bytes::new(),
-            }),
-        ]
-    }
-
-    #[test]
-    fn a_record_reads_back_equal_and_its_shard_is_its_end() {
-        for record in all() {
-            let bytes = record.clone().encode();
-            assert_eq!(parse(&bytes).unwrap(), record);
-            let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
-            serde_json::from_slice::<serde_json::Value>(&bytes[..end]).unwrap();
-        }
-    }
-
-    #[test]
-    fn every_proper_prefix_and_every_altered_byte_is_damage() {
-        for record in all() {
-            let bytes = record.encode();
-            for len in 0..bytes.len() {
-                assert!(matches!(parse(&bytes.slice(..len)), Err(RecordError::Damaged)), "{len} bytes");
-            }
-            for at in 0..bytes.len() {
-                for flip in [1, 0x20, 0x80, 0xff] {
-                    let mut altered = bytes.to_vec();
-                    altered[at] ^= flip;
-                    assert!(matches!(parse(&altered.into()), Err(RecordError::Damaged)), "byte {at} ^ {flip:#x}");
-                }
-            }
-            let longer = [&bytes[..], b"\n"].concat();
-            assert!(matches!(parse(&longer.into()), Err(RecordError::Damaged)));
-        }
-    }
-
-    /// A record with a correct hash, followed by this text.
-    fn sealed(rest: &str) -> Bytes {
-        let hash = blake3::hash(rest.as_bytes()).to_hex();
-        format!("{{\"blake3\":\"{hash}{rest}").into()
-    }
-
-    #[test]
-    fn unknown_version_and_bad_form_are_not_reported_as_damage() {
-        let newer = sealed("\",\"version\":3,\"kind\":\"rename\"}\n");
-        assert!(matches!(parse(&newer), Err(RecordError::Version { found: 3 })));
-        for invalid in [
-            "",
-            "\",",
-            "\",\"version\":1,\"kind\":\"terms\",\"at_ms\":1}",
-            "\",\"version\":1,\"kind\":\"rename\",\"at_ms\":1}\n",
-            "\",\"version\":1,\"kind\":\"register\",\"at_ms\":1}\n",
-            "\",\"version\":1,\"kind\":\"remove\",\"at_ms\":1,\"file\":\"x\"}\n",
-            "\",\"kind\":\"terms\",\"at_ms\":1}\n",
-            "\",\"version\":2,\"kind\":\"hub\",\"at_ms\":1}\n",
-            "\",\"version\":2,\"kind\":\"hub\",\"at_ms\":1,\"storage_name\":\"a\",\"refs\":{\"b\":\"c\"}}\n",
-        ] {
-            assert!(matches!(parse(&sealed(invalid)), Err(RecordError::Malformed(_))), "{invalid}");
-        }
-    }
-
-    #[test]
-    fn owners_too_long_for_a_line_are_left_out_of_the_record() {
-        let owners = (0..60).map(|owner| (format!("{owner}{}", "x".repeat(1_000_000)), vec![0])).collect();
-        let record = Registered { at: AT, repos: Vec::new(), owners, origin: None, shard: Bytes::new() };
-        let Record::Register(read) = parse(&Record::Register(record).encode()).unwrap() else { panic!("another kind") };
-        assert_eq!(read.owners, BTreeMap::new());
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::claims::writer;
 use super::records::{prune, rebuild};
 use super::{Moment, Setup};
 use crate::blob::records::{RecordStore, Seq};
@@ -16,15 +17,21 @@ const TAG: &str = "refs/tags/v1";
 
 /// What readers see of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+pub(super) struct Seen {
     is_private: bool,
     times: (Timestamp, Timestamp),
     /// For each branch and tag its commits, and its files by their paths.
     refs: BTreeMap<String, (Vec<String>, BTreeMap<String, String>)>,
 }
 
+impl Seen {
+    pub(super) const fn refs(&self) -> &BTreeMap<String, (Vec<String>, BTreeMap<String, String>)> {
+        &self.refs
+    }
+}
+
 /// All repositories as readers see them. Every file of them is there.
-async fn seen(server: &Arc<Server>) -> BTreeMap<String, Seen> {
+pub(super) async fn seen(server: &Arc<Server>) -> BTreeMap<String, Seen> {
     let mut found = BTreeMap::new();
     let (repos, _) = server.list_hub_repos(&Claims::UNRESTRICTED, RepoKind::Model, None, 100).await.unwrap();
     for repo in repos {
@@ -49,30 +56,35 @@ async fn seen(server: &Arc<Server>) -> BTreeMap<String, Seen> {
     found
 }
 
-fn name(name: &str) -> HubName {
+pub(super) fn name(name: &str) -> HubName {
     HubName::new(RepoKind::Model, "me", name).unwrap()
 }
 
-async fn create(server: &Arc<Server>, repo: &str) -> Result<(), HubError> {
-    server.create_hub_repo(&Claims::UNRESTRICTED, &name(repo), false).await
+/// The claims of a token for a repository.
+pub(super) fn claims(repo: &str) -> Claims {
+    writer(&name(repo).storage_name())
+}
+
+pub(super) async fn create(server: &Arc<Server>, repo: &str) -> Result<(), HubError> {
+    server.create_hub_repo(&claims(repo), &name(repo), false).await
 }
 
 async fn open(server: &Arc<Server>, repo: &str) -> Result<OpenRepo, HubError> {
-    server.open_hub_repo(&Claims::UNRESTRICTED, &name(repo), Scope::Write).await
+    server.open_hub_repo(&claims(repo), &name(repo), Scope::Write).await
 }
 
-async fn commit(server: &Arc<Server>, repo: &str, changes: Vec<Change>) -> Result<(), HubError> {
+pub(super) async fn commit(server: &Arc<Server>, repo: &str, changes: Vec<Change>) -> Result<(), HubError> {
     let open = open(server, repo).await?;
     let (branch, message) = ("main".to_owned(), "a commit".to_owned());
     server.commit(&open, CommitRequest { branch, message, parent: None, changes }).await.map(drop)
 }
 
-fn put(path: &str) -> Change {
+pub(super) fn put(path: &str) -> Change {
     Change::Put { path: path.parse().unwrap(), contents: format!("contents of {path}").into_bytes() }
 }
 
 /// Number of changes of a [`change`].
-const CHANGE_COUNT: usize = 8;
+const CHANGE_COUNT: usize = 11;
 
 /// One change after the other. Each succeeds after those before it.
 async fn change(server: &Arc<Server>, number: usize) -> Result<(), HubError> {
@@ -93,6 +105,10 @@ async fn change(server: &Arc<Server>, number: usize) -> Result<(), HubError> {
         5 => server.squash(&open(server, REPO).await?, "main", None).await,
         6 => server.delete_hub_ref(&open(server, REPO).await?, TAG.to_owned()).await,
         7 => commit(server, REPO, vec![put("late.txt"), put("a/b.txt")]).await,
+        8 => server.delete_hub_repo(&claims(REPO), &name(REPO)).await,
+        // Removes what the deletion has left first.
+        9 => create(server, REPO).await,
+        10 => commit(server, REPO, vec![put("late.txt"), put("new.txt")]).await,
         _ => unreachable!(),
     }
 }
@@ -128,7 +144,7 @@ async fn check_change_with_fault(number: usize, n: usize, moment: Moment) -> boo
     server.store.agree(false).await.unwrap();
     server.store.complete_records().await.unwrap();
     match Box::pin(change(&server, number)).await {
-        Ok(()) | Err(HubError::Exists { .. } | HubError::NoRevision { .. }) => {}
+        Ok(()) | Err(HubError::Exists { .. } | HubError::NoRevision { .. } | HubError::NoRepo) => {}
         Err(error) => panic!("{case}: {error:?}"),
     }
     let after = seen(&server).await;
@@ -380,7 +396,8 @@ async fn change_without_its_base_is_left_out_of_a_rebuild() {
 
 #[tokio::test]
 async fn records_of_a_repository_are_never_pruned() {
-    let setup = setup_before(CHANGE_COUNT).await;
+    // Before the deletion, which removes claims to files.
+    let setup = setup_before(8).await;
     let before = seen(&setup.process()).await;
     setup.clock.advance(Duration::from_secs(400 * 24 * 3600));
     assert_eq!(prune(&setup, 3).await, Pruned::default());

@@ -16,6 +16,7 @@ mod gc;
 mod granted;
 mod health;
 mod hub;
+mod hub_deletion;
 mod large;
 mod late;
 mod left_records;

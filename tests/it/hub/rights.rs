@@ -45,6 +45,8 @@ fn body_of(route: &RouteCase) -> Vec<u8> {
         ("/settings", json!({ "private": true }).to_string()),
         ("/objects/batch", json!({ "transfers": ["basic"], "objects": [object] }).to_string()),
         ("/repos/create", json!({ "name": "model", "organization": "me" }).to_string()),
+        // Another one, so that the rest of the walk has its repository.
+        ("/repos/delete", json!({ "name": "absent", "organization": "me" }).to_string()),
     ];
     let body = bodies.into_iter().find(|(part, _)| route.template.contains(part));
     body.map_or_else(|| "{}".to_owned(), |(_, body)| body).into_bytes()

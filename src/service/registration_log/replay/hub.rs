@@ -4,6 +4,9 @@
 //! and root directories of its commits. So a branch names only commits whose history and files are
 //! there. Of two changes of a branch the later one counts, whatever the branch named before: when
 //! the later record was written, the earlier change had been made or had failed.
+//!
+//! A deletion hides the repository. Its claims to files have records of their own, which may be
+//! later or missing. The next start ends the deletion.
 
 use std::collections::HashSet;
 
@@ -96,7 +99,10 @@ impl Replay<'_> {
                 Err(why) => return Ok(Err(why)),
             }
         }
-        let known = match self.known_repo(&repo, change.is_creation).await? {
+        if change.is_deletion {
+            return Ok(Ok(self.replay_deletion(repo).await?));
+        }
+        let known = match self.known_repo(&repo, change.is_creation || change.is_state).await? {
             Ok(known) => known,
             Err(why) => return Ok(Err(why)),
         };
@@ -115,6 +121,19 @@ impl Replay<'_> {
         }
         self.put_refs(id, change).await?;
         Ok(Ok(()))
+    }
+
+    /// A repository that is not there is deleted already, or was left out.
+    async fn replay_deletion(
+        &self,
+        HubRepo { kind, namespace, name, storage_name, .. }: HubRepo,
+    ) -> Result<(), StoreError> {
+        let index = self.store.index.as_ref();
+        let found = index.find_hub_repo(kind, namespace, name).await?;
+        if let Some(found) = found.filter(|found| found.storage_name == storage_name) {
+            index.delete_hub_repo(found.id, None).await?;
+        }
+        Ok(())
     }
 
     async fn put_refs(&self, id: i64, change: HubRecord) -> Result<(), StoreError> {
@@ -171,14 +190,21 @@ impl Replay<'_> {
 
     /// The repository of this name. One whose name differs by case, or its reverse, excludes it.
     ///
-    /// The creation of a repository proves that the name was free then. So an earlier one, of which
-    /// there is nothing but its creation, was not made: the outcome of its transaction was unknown.
+    /// The creation of a repository, and a record of its state, prove that the name was free then.
+    /// So an earlier one, of which there is nothing but its creation, was not made: the outcome of
+    /// its transaction was unknown. And an earlier one that was deleted had no claims any more.
     async fn known_repo(
         &self,
         repo: &HubRepo,
         is_creation: bool,
     ) -> Result<Result<Option<HubRepo>, Inapplicable>, StoreError> {
         let index = self.store.index.as_ref();
+        let deleted = index.find_deleted_hub_repo(repo.kind, repo.namespace.clone(), repo.name.clone()).await?;
+        match deleted {
+            Some(deleted) if is_creation => index.drop_hub_repo(deleted.id).await?,
+            Some(_) => return Ok(Err(Inapplicable::NoRepo(repo.storage_name.clone()))),
+            None => {}
+        }
         let known = index.find_hub_repo(repo.kind, repo.namespace.clone(), repo.name.clone()).await?;
         let Some(other) = known.as_ref().filter(|known| known.storage_name != repo.storage_name) else {
             return Ok(Ok(known));

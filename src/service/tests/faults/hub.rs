@@ -151,8 +151,25 @@ impl HubIndex for FaultyIndex {
         self.faults.around("set_hub_repo_recorded", self.inner.set_hub_repo_recorded(repo), index_error).boxed()
     }
 
+    fn delete_hub_repo(&self, repo: i64, record: Option<u64>) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("delete_hub_repo", self.inner.delete_hub_repo(repo, record), index_error).boxed()
+    }
+
+    fn find_deleted_hub_repo(
+        &self,
+        kind: RepoKind,
+        namespace: String,
+        name: String,
+    ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
+        self.inner.find_deleted_hub_repo(kind, namespace, name)
+    }
+
+    fn next_deleted_hub_repo(&self, after: i64) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
+        self.inner.next_deleted_hub_repo(after)
+    }
+
     fn drop_hub_repo(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.inner.drop_hub_repo(repo)
+        self.faults.around("drop_hub_repo", self.inner.drop_hub_repo(repo), index_error).boxed()
     }
 
     fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>> {

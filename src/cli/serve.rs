@@ -307,6 +307,7 @@ fn spawn_background(server: &Arc<Server>, config: &Config, background: &TaskGrou
     background.spawn(collector::refresh(Arc::clone(store), stop.clone()));
     background.spawn(collector::clear_up(Arc::clone(store), stop.clone()));
     background.spawn(collector::purge_repos(Arc::clone(server), stop.clone()));
+    background.spawn(collector::sweep_repos(Arc::clone(server), stop.clone()));
     background.spawn(load_dedup_filter(Arc::clone(server), stop.clone()));
     let (verifying, until) = (Arc::clone(server).verify_claims(), stop.clone());
     background.spawn(async move {

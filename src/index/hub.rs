@@ -5,6 +5,8 @@
 //! directory and file of the commit has a row, because the caller has added them before.
 
 pub(in crate::index) mod sql;
+mod sweep;
+mod sweep_verbs;
 mod verbs;
 
 use futures_util::future::BoxFuture;
@@ -15,6 +17,8 @@ use crate::format::shard::Sha256;
 use crate::git::ObjectId;
 use crate::runtime::clock::Timestamp;
 
+pub use self::sweep::{HubGarbage, HubObject, HubSweepIndex};
+pub(super) use self::sweep_verbs::hub_sweep_verbs;
 pub(super) use self::verbs::hub_verbs;
 
 /// The kind of a Hub repository.
@@ -233,25 +237,6 @@ pub trait HubIndex {
 
     /// Notes that the state of a repository is in the registration log.
     fn set_hub_repo_recorded(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>>;
-
-    /// Deletes a repository: it is invisible from then on, and has no branches. Its other rows
-    /// stay, and so does its name, until [`drop_hub_repo`](Self::drop_hub_repo). `false` if it does
-    /// not exist.
-    fn delete_hub_repo(&self, repo: i64, record: Option<u64>) -> BoxFuture<'_, Result<bool, IndexError>>;
-
-    /// The deleted repository with this name, in any case, whose rows are still there.
-    fn find_deleted_hub_repo(
-        &self,
-        kind: RepoKind,
-        namespace: String,
-        name: String,
-    ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>>;
-
-    /// The first deleted repository with a number above `after` whose rows are still there.
-    fn next_deleted_hub_repo(&self, after: i64) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>>;
-
-    /// Deletes a repository with all of its rows, in steps. A crash leaves a deleted repository.
-    fn drop_hub_repo(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>>;
 
     /// Deletes the repositories without any branch or tag: their copy was cut off.
     fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>>;

@@ -4,8 +4,6 @@
 /// modules `tx` and `bulk`.
 macro_rules! hub_verbs {
     ($index:ty, $database:ty) => {
-        use std::time::Instant;
-
         use futures_util::FutureExt;
         use futures_util::future::BoxFuture;
         use sqlx::query::Query;
@@ -100,12 +98,8 @@ macro_rules! hub_verbs {
                     let mut found = Vec::with_capacity(ids.len());
                     for some in ids.chunks(sql::FIND_COUNT) {
                         let mut find = QueryBuilder::<$database>::new(sql::FIND_BLOBS);
-                        find.push_bind(repo).push(" AND oid IN (");
-                        let mut list = find.separated(", ");
-                        for id in some {
-                            list.push_bind(sql::id_bytes(*id));
-                        }
-                        find.push(")");
+                        find.push_bind(repo);
+                        push_ids(&mut find, some);
                         found.extend(self.read("find files of a repository").all::<HubBlob>(find.build()).await?);
                     }
                     Ok(found)
@@ -231,6 +225,7 @@ macro_rules! hub_verbs {
                         for commit in some {
                             add_commit(&mut tx, repo, commit).await?;
                         }
+                        tx.execute(query(sql::GROW).bind(repo)).await?;
                         tx.commit().await?;
                     }
                     Ok(())
@@ -274,48 +269,6 @@ macro_rules! hub_verbs {
                 async move { self.write("note the records of a Hub repository").execute(set).await.map(drop) }.boxed()
             }
 
-            fn delete_hub_repo(&self, repo: i64, record: Option<u64>) -> BoxFuture<'_, Result<bool, IndexError>> {
-                async move {
-                    let mut held = self.writing("delete a Hub repository").await?;
-                    let mut tx = held.begin().await?;
-                    if tx.execute(query(sql::DELETE).bind(repo)).await? != 1 {
-                        return Ok(false);
-                    }
-                    tx.execute(query(sql::CLEAR_REFS).bind(repo)).await?;
-                    mark_record_applied(&mut tx, record).await?;
-                    tx.commit().await?;
-                    Ok(true)
-                }
-                .boxed()
-            }
-
-            fn find_deleted_hub_repo(
-                &self,
-                kind: RepoKind,
-                namespace: String,
-                name: String,
-            ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
-                let find = query(sql::FIND).bind(kind.number()).bind(lower_name(&namespace, &name)).bind(true);
-                async move { self.read("find a deleted Hub repository").find(find).await }.boxed()
-            }
-
-            fn next_deleted_hub_repo(&self, after: i64) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
-                let next = query(sql::NEXT_DELETED).bind(after);
-                async move { self.read("find a deleted Hub repository").find(next).await }.boxed()
-            }
-
-            fn drop_hub_repo(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>> {
-                async move {
-                    self.delete_hub_repo(repo, None).await?;
-                    for statement in sql::DROP_SOME {
-                        while self.drop_some(repo, statement).await? {}
-                    }
-                    let drop = query(sql::DROP_REPO).bind(repo);
-                    self.write("drop a Hub repository").execute(drop).await.map(std::mem::drop)
-                }
-                .boxed()
-            }
-
             fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>> {
                 async move {
                     let mut held = self.writing("discard parts of Hub repositories").await?;
@@ -330,21 +283,6 @@ macro_rules! hub_verbs {
         }
 
         impl $index {
-            /// A step of a statement of [`sql::DROP_SOME`]. Returns whether there may be more rows.
-            async fn drop_some(&self, repo: i64, statement: &'static str) -> Result<bool, IndexError> {
-                let mut held = self.writing("drop rows of a Hub repository").await?;
-                let mut tx = held.begin().await?;
-                let began = Instant::now();
-                let is_more = loop {
-                    let dropped = tx.execute(query(statement).bind(repo).bind(sql::DROP_COUNT)).await?;
-                    if dropped == 0 || began.elapsed() >= sql::STEP_TIME {
-                        break dropped > 0;
-                    }
-                };
-                tx.commit().await?;
-                Ok(is_more)
-            }
-
             /// A change of one row, with the number of its record. `false` if no row fits.
             async fn change_hub(
                 &self,
@@ -389,6 +327,16 @@ macro_rules! hub_verbs {
             let add = query(sql::ADD_COMMIT).bind(repo).bind(sql::id_bytes(commit.id));
             let add = add.bind(sql::id_bytes(commit.tree)).bind(parent).bind(at);
             tx.execute(add.bind(commit.author.clone()).bind(commit.message.clone())).await.map(drop)
+        }
+
+        /// Adds the condition that the id is one of these.
+        fn push_ids(query: &mut QueryBuilder<$database>, ids: &[ObjectId]) {
+            query.push(" AND oid IN (");
+            let mut list = query.separated(", ");
+            for id in ids {
+                list.push_bind(sql::id_bytes(*id));
+            }
+            query.push(")");
         }
     };
 }

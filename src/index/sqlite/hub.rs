@@ -5,3 +5,4 @@ use sqlx::Sqlite;
 use super::SqliteIndex;
 
 crate::index::hub::hub_verbs!(SqliteIndex, Sqlite);
+crate::index::hub::hub_sweep_verbs!(SqliteIndex, Sqlite);

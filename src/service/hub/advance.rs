@@ -28,7 +28,7 @@ pub(super) struct Ready {
 
 impl Server {
     /// The lock of a repository.
-    pub(super) async fn lock_hub_repo(&self, storage_name: &str) -> KeyLock<String> {
+    pub(in crate::service) async fn lock_hub_repo(&self, storage_name: &str) -> KeyLock<String> {
         self.branch_locks.lock(storage_name.to_ascii_lowercase()).await
     }
 

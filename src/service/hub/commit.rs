@@ -1,6 +1,6 @@
 //! Commits: changes of files, put on top of the head of a branch.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::advance::Ready;
@@ -8,10 +8,12 @@ use super::edit::Editing;
 use super::part::sealed;
 use super::refs::author_of;
 use super::{HubError, OpenRepo};
+use crate::format::FileHash;
 use crate::format::shard::Sha256;
 use crate::git::{Entry, EntryKind, ObjectId, Pointer, RepoPath};
 use crate::index::{HubBlob, HubCommit, HubRef, HubTree};
 use crate::service::Server;
+use crate::service::access::RepoScope;
 
 /// Maximum number of changes of a commit.
 pub(crate) const MAX_CHANGE_COUNT: usize = 25_000;
@@ -119,6 +121,7 @@ impl Server {
         let at = self.store.clock.now();
         let author = author_of(&open.claims);
         let lock = Arc::new(self.lock_hub_repo(&open.repo.storage_name).await);
+        self.check_claims(open, &changes).await?;
         for _ in 0..TRY_COUNT {
             let head = self.head(open, &branch, &name).await?;
             if let Some(parent) = parent.as_deref().filter(|parent| !is_prefix(parent, head.id)) {
@@ -254,6 +257,19 @@ impl Server {
         }
         let id = Pointer { sha256: *sha256.as_digest(), len }.id()?;
         Ok(HubBlob { id, len, sha256: Some(sha256), file })
+    }
+
+    /// Refuses changes whose contents have no claim any more. The caller holds the lock of the
+    /// repository, with which a sweep removes claims: it may have removed one since the contents
+    /// were stored. A repetition stores them again.
+    async fn check_claims(&self, open: &OpenRepo, changes: &[Stored]) -> Result<(), HubError> {
+        // A server without authentication has claims of no repository, which no sweep removes.
+        let RepoScope::One(repo) = &open.claims.repo else { return Ok(()) };
+        let files: HashSet<FileHash> =
+            blobs_of(changes).into_iter().filter(|blob| blob.len > 0).map(|blob| blob.file).collect();
+        let count = files.len();
+        let claimed = self.store.index.claimed_files(files.into_iter().collect(), repo.to_string()).await?;
+        if claimed.len() == count { Ok(()) } else { Err(HubError::Moving) }
     }
 
     /// The directories after these changes.

@@ -9,8 +9,9 @@
 //! Each change of a repository is in the registration log before its transaction
 //! (`registration_log::hub`).
 //!
-//! What it does not do yet: files that no commit needs any more are kept, until their repository is
-//! deleted ([`delete`]).
+//! What no branch or tag needs any more is deleted after a week ([`sweep`]). What it does not do:
+//! files that were uploaded and never committed are kept, until their repository is deleted
+//! ([`delete`]).
 
 mod advance;
 mod card;
@@ -24,6 +25,7 @@ mod name;
 mod part;
 mod refs;
 mod squash;
+mod sweep;
 
 use std::sync::Arc;
 
@@ -279,8 +281,13 @@ impl OpenRepo {
     }
 
     fn inconsistent(&self, what: String) -> HubError {
-        HubError::Inconsistent { repo: self.repo.storage_name.clone(), what }
+        missing(&self.repo, what)
     }
+}
+
+/// The error if a row of a repository is missing or damaged.
+fn missing(repo: &HubRepo, what: String) -> HubError {
+    HubError::Inconsistent { repo: repo.storage_name.clone(), what }
 }
 
 /// The claims under which a caller acts on a repository: those for all repositories become claims

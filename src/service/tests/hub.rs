@@ -15,17 +15,19 @@ use crate::service::{Change, CommitRequest, Depth, HubError, HubName, OpenRepo, 
 
 const TAG: &str = "refs/tags/v1";
 
+/// The commits of a branch or tag, and the contents of its files by their paths.
+type Branch = (Vec<String>, BTreeMap<String, String>);
+
 /// What readers see of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     is_private: bool,
     times: (Timestamp, Timestamp),
-    /// For each branch and tag its commits, and its files by their paths.
-    refs: BTreeMap<String, (Vec<String>, BTreeMap<String, String>)>,
+    refs: BTreeMap<String, Branch>,
 }
 
 impl Seen {
-    pub(super) const fn refs(&self) -> &BTreeMap<String, (Vec<String>, BTreeMap<String, String>)> {
+    pub(super) const fn refs(&self) -> &BTreeMap<String, Branch> {
         &self.refs
     }
 }
@@ -69,7 +71,7 @@ pub(super) async fn create(server: &Arc<Server>, repo: &str) -> Result<(), HubEr
     server.create_hub_repo(&claims(repo), &name(repo), false).await
 }
 
-async fn open(server: &Arc<Server>, repo: &str) -> Result<OpenRepo, HubError> {
+pub(super) async fn open(server: &Arc<Server>, repo: &str) -> Result<OpenRepo, HubError> {
     server.open_hub_repo(&claims(repo), &name(repo), Scope::Write).await
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::hub::{claims, commit, create, name, put, seen};
 use super::records::{prune, rebuild};
 use super::{Moment, Setup};
-use crate::index::{HubIndex, ListIndex, Reader, UsageIndex};
+use crate::index::{HubIndex, HubSweepIndex, ListIndex, Reader, UsageIndex};
 use crate::service::gc::Pace;
 use crate::service::{HubError, RepoKind, Server};
 

@@ -5,7 +5,10 @@ use futures_util::future::BoxFuture;
 
 use super::{FaultyIndex, index_error};
 use crate::git::ObjectId;
-use crate::index::{HubBlob, HubCommit, HubIndex, HubRef, HubRepo, HubTree, IndexError, NewHubRepo, RepoKind};
+use crate::index::{
+    HubBlob, HubCommit, HubGarbage, HubIndex, HubObject, HubRef, HubRepo, HubSweepIndex, HubTree, IndexError,
+    NewHubRepo, RepoKind,
+};
 use crate::runtime::clock::Timestamp;
 
 /// Faults only in the verbs that change something.
@@ -151,6 +154,12 @@ impl HubIndex for FaultyIndex {
         self.faults.around("set_hub_repo_recorded", self.inner.set_hub_repo_recorded(repo), index_error).boxed()
     }
 
+    fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.inner.discard_hub_repos()
+    }
+}
+
+impl HubSweepIndex for FaultyIndex {
     fn delete_hub_repo(&self, repo: i64, record: Option<u64>) -> BoxFuture<'_, Result<bool, IndexError>> {
         self.faults.around("delete_hub_repo", self.inner.delete_hub_repo(repo, record), index_error).boxed()
     }
@@ -172,7 +181,60 @@ impl HubIndex for FaultyIndex {
         self.faults.around("drop_hub_repo", self.inner.drop_hub_repo(repo), index_error).boxed()
     }
 
-    fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.inner.discard_hub_repos()
+    fn next_unswept_hub_repo(
+        &self,
+        after: i64,
+        before: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
+        self.inner.next_unswept_hub_repo(after, before)
+    }
+
+    fn set_hub_repo_swept(&self, repo: i64, began: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("set_hub_repo_swept", self.inner.set_hub_repo_swept(repo, began), index_error).boxed()
+    }
+
+    fn hub_generation(&self, repo: i64) -> BoxFuture<'_, Result<Option<i64>, IndexError>> {
+        self.faults.around("hub_generation", self.inner.hub_generation(repo), index_error).boxed()
+    }
+
+    fn list_hub_garbage(
+        &self,
+        repo: i64,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubGarbage>, IndexError>> {
+        self.inner.list_hub_garbage(repo, after, limit)
+    }
+
+    fn set_hub_unneeded(
+        &self,
+        repo: i64,
+        commits: Vec<ObjectId>,
+        since: Option<Timestamp>,
+    ) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("set_hub_unneeded", self.inner.set_hub_unneeded(repo, commits, since), index_error).boxed()
+    }
+
+    fn drop_hub_commits(&self, repo: i64, commits: Vec<ObjectId>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("drop_hub_commits", self.inner.drop_hub_commits(repo, commits), index_error).boxed()
+    }
+
+    fn list_hub_ids(
+        &self,
+        repo: i64,
+        object: HubObject,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<ObjectId>, IndexError>> {
+        self.inner.list_hub_ids(repo, object, after, limit)
+    }
+
+    fn drop_hub_objects(
+        &self,
+        repo: i64,
+        object: HubObject,
+        ids: Vec<ObjectId>,
+    ) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("drop_hub_objects", self.inner.drop_hub_objects(repo, object, ids), index_error).boxed()
     }
 }

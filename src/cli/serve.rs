@@ -143,12 +143,17 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         begin_store(&config, descriptors.open_blob_count, &metrics, Arc::new(SystemClock)).await?;
     let keys = keys::open(&config.data_dir)?;
     warn_of_low_space(&server.store).await;
-    if config.hub {
-        tracing::warn!("hub is a preview: docs/hub.md says what is missing");
-    }
     let listener = listen(config.listen)
         .with_context(|| format!("cannot listen on {}; is another process using it?", config.listen))?;
-    announce(&listener, if tls.is_some() { "https" } else { "http" })?;
+    let url = announce(&listener, if tls.is_some() { "https" } else { "http" })?;
+    if config.hub {
+        let endpoint = config.public_url.as_ref().unwrap_or(&url);
+        tracing::warn!(
+            endpoint,
+            "the Hub is a preview (docs/hub.md); hf and huggingface_hub use it with HF_ENDPOINT set to \
+            this endpoint"
+        );
+    }
     let started = Started { recovered, files_recorded: recorded, elapsed: begin.elapsed() };
     started.log(&config, &server.store, &index).await?;
 
@@ -377,11 +382,10 @@ fn auth(config: &Config) -> Auth {
     }
 }
 
-/// Prints the line with the address, for which scripts wait.
-fn announce(listener: &TcpListener, scheme: &str) -> anyhow::Result<()> {
-    let address = listener.local_addr().context("cannot read the chosen port")?;
+/// Prints the line with the address, for which scripts wait. Returns the URL.
+fn announce(listener: &TcpListener, scheme: &str) -> anyhow::Result<String> {
+    let url = format!("{scheme}://{}", listener.local_addr().context("cannot read the chosen port")?);
     let mut stdout = stdout().lock();
-    writeln!(stdout, "zorb listening on {scheme}://{address}")
-        .and_then(|()| stdout.flush())
-        .context("cannot write to stdout")
+    writeln!(stdout, "zorb listening on {url}").and_then(|()| stdout.flush()).context("cannot write to stdout")?;
+    Ok(url)
 }

@@ -4,18 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::stream;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
+use sha2::Digest;
 
 use super::hub::{claims, commit, create, name, open, put, seen};
 use super::records::rebuild;
-use super::{Moment, Setup};
+use super::{BodyError, Moment, Setup};
+use crate::format::shard::Sha256;
 use crate::git::ObjectId;
 use crate::index::{HubIndex, HubObject, HubSweepIndex, ListIndex, Reader};
 use crate::runtime::clock::{Clock, Timestamp};
 use crate::service::gc::Pace;
-use crate::service::{Change, CommitRequest, HubError, Server};
+use crate::service::{Change, CommitRequest, HubError, Server, WholeFile};
 
 /// A little longer than the time between two sweeps of a repository.
 const DAY: Duration = Duration::from_secs(24 * 3600 + 1);
@@ -118,6 +122,31 @@ async fn branch_at_an_old_commit_keeps_its_history() {
     assert!(server.find_revision(&opened, &old.to_string()).await.is_ok());
     pass(&setup, &server, 1).await;
     assert!(server.find_revision(&opened, &old.to_string()).await.is_err());
+}
+
+/// Git has another id for a large file than for a regular one with the same contents.
+#[tokio::test]
+async fn claim_stays_while_another_file_has_the_same_contents() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    commit(&server, "repo", vec![put_text("regular.txt", "the same")]).await.unwrap();
+    let sha256 = Sha256::from_digest(sha2::Sha256::digest(b"the same").into());
+    let (claims, body) = (claims("repo"), stream::iter([Ok::<_, BodyError>(Bytes::from_static(b"the same"))]));
+    server
+        .receive_whole_file(WholeFile { tenant: claims.tenant(), claims: &claims, sha256, len: 8, body })
+        .await
+        .unwrap();
+    let large = Change::PutLarge { path: "large.txt".parse().unwrap(), sha256, len: Some(8) };
+    let delete = Change::Delete { path: "regular.txt".parse().unwrap() };
+    commit(&server, "repo", vec![large, delete]).await.unwrap();
+    squash(&server, "repo").await;
+    let expected = seen(&server).await;
+    sweep(&server).await;
+    pass(&setup, &server, 8).await;
+    // `.gitattributes`, and the large file.
+    assert_eq!(object_counts(&setup, &server, "repo").await, [1, 1, 2]);
+    assert_eq!((claimed(&setup, "repo").await.len(), seen(&server).await), (2, expected));
 }
 
 /// A sweep removes a claim after a commit has stored its contents, and before it has the lock.

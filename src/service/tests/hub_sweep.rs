@@ -124,6 +124,40 @@ async fn branch_at_an_old_commit_keeps_its_history() {
     assert!(server.find_revision(&opened, &old.to_string()).await.is_err());
 }
 
+/// A branch lives between two sweeps, at a commit that was unneeded for long.
+#[tokio::test]
+async fn young_commit_keeps_its_old_parent() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    commit(&server, "repo", vec![put_text("a.txt", "one")]).await.unwrap();
+    let old = head(&server, "repo").await;
+    squash(&server, "repo").await;
+    sweep(&server).await;
+    pass(&setup, &server, 6).await;
+    setup.clock.advance(DAY);
+    let opened = open(&server, "repo").await.unwrap();
+    server.create_hub_ref(&opened, "refs/heads/short".to_owned(), old).await.unwrap();
+    let (branch, message, changes) = ("short".to_owned(), "young".to_owned(), vec![put_text("b.txt", "two")]);
+    let request = CommitRequest { branch, message, parent: None, changes };
+    let young = server.commit(&opened, request).await.unwrap().id.to_string();
+    server.delete_hub_ref(&opened, "refs/heads/short".to_owned()).await.unwrap();
+    for days in [0, 6] {
+        pass(&setup, &server, days).await;
+        sweep(&server).await;
+        let found = server.find_revision(&opened, &young).await.unwrap();
+        let (history, _) = server.hub_history(&opened, found.clone(), 9).await.unwrap();
+        assert_eq!(history.len(), 3);
+        assert!(server.find_hub_file(&opened, &found, "a.txt").await.is_ok());
+    }
+    pass(&setup, &server, 1).await;
+    assert!(server.find_revision(&opened, &young).await.is_err());
+    assert_eq!(
+        (object_counts(&setup, &server, "repo").await[0], server.store.metrics.hub.sweep_failures.get()),
+        (1, 0)
+    );
+}
+
 /// Git has another id for a large file than for a regular one with the same contents.
 #[tokio::test]
 async fn claim_stays_while_another_file_has_the_same_contents() {

@@ -309,7 +309,12 @@ nightly_backup() {
   ! inside test -e "$marker" || die "the backup has made a directory for node_exporter"
   inside mkdir -p "$(dirname "$marker")"
   inside systemctl start zorb-backup.service || die "the second run of the nightly backup"
-  inside test -f "$marker" || die "the backup has not written its time for node_exporter"
+  [[ $(inside stat -c %a "$marker") == 644 ]] || die "node_exporter cannot read the time of the backup"
+  # Another archive, in a directory that does not exist, as the page says.
+  inside sh -c "mkdir /etc/systemd/system/zorb-backup.service.d && printf '[Service]\nEnvironment=ARCHIVE=/srv/backup/zorb.rca\n' \
+    >/etc/systemd/system/zorb-backup.service.d/override.conf && systemctl daemon-reload"
+  inside systemctl start zorb-backup.service || die "the nightly backup to another archive"
+  inside runuser -u zorb -- zorb backup /srv/backup/zorb.rca --verify >/dev/null || die "the other archive is damaged"
   say "the nightly backup of docs/install.md: the timer runs, the archive is verified"
 }
 

@@ -7,7 +7,9 @@
 //! second case blobs do not matter. If they did, records could stay for ever although no repository
 //! is charged for them. In the first case the index alone does not decide, because the records from
 //! which a lost index can be rebuilt must stay. A removal is obsolete when no older registration
-//! has its file. Changes of Hub repositories stay, as the history of the repository does.
+//! has its file. A change of a Hub repository is obsolete when the repository was deleted later and
+//! nothing of it is left. Such changes are removed at the end, the latest first, because a rebuild
+//! needs those before a change. A deletion is obsolete when there is no older change.
 //!
 //! A record that the index has not applied is never obsolete. The last applied one stays, too,
 //! since the index is compared with it.
@@ -15,10 +17,10 @@
 //! Mostly the deletion of blobs makes records of removed files obsolete. So pruning is run after a
 //! collection that deleted some.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use super::record::{Record, parse};
+use super::record::{HubRecord, Record, parse};
 use crate::blob::BlobErrorKind;
 use crate::blob::records::Seq;
 use crate::format::FileHash;
@@ -39,6 +41,8 @@ pub struct Pruned {
     pub registration_count: u64,
     /// Records of removals.
     pub removal_count: u64,
+    /// Records of changes of deleted Hub repositories.
+    pub hub_count: u64,
 }
 
 /// Progress through all records. It may be dropped at any time.
@@ -53,6 +57,15 @@ pub struct Pruning {
     mark: Option<StoreMark>,
     /// Files with a record of their removal.
     removed: HashMap<FileHash, Removed>,
+    /// The last deletion of each Hub repository, by its storage name. Empty with `is_purging`.
+    deleted: HashMap<String, Seq>,
+    /// Obsolete records of deleted Hub repositories, ascending.
+    obsolete: Vec<Seq>,
+    /// Deleted Hub repositories with older records.
+    has_older: HashSet<String>,
+    /// Whether the claims of a deleted Hub repository are still being removed: an index that is
+    /// rebuilt must know that.
+    is_purging: bool,
     /// Whether an unreadable record was found. It may be a registration of any file, so no removal
     /// is obsolete then.
     found_damage: bool,
@@ -93,12 +106,16 @@ impl Store {
     pub async fn prune_records(&self, pruning: &mut Pruning, count: usize) -> Result<Option<Pruned>, StoreError> {
         if pruning.mark.is_none() {
             pruning.mark = Some(self.index.store_mark().await?);
+            pruning.is_purging = self.index.next_deleted_hub_repo(0).await?.is_some();
         }
         let mut left = count.max(1);
         while left > 0 {
             let page = self.records.list(pruning.after).await?;
             if page.is_empty() && pruning.is_second_pass {
-                return Ok(Some(pruning.pruned));
+                let Some(seq) = pruning.obsolete.pop() else { return Ok(Some(pruning.pruned)) };
+                pruning.pruned.hub_count += u64::from(self.records.remove(seq).await?);
+                left -= 1;
+                continue;
             }
             if page.is_empty() {
                 (pruning.is_second_pass, pruning.after) = (true, None);
@@ -125,8 +142,10 @@ impl Store {
             Some(Record::Register(registered)) => (registered.at, registered.repos, registered.shard),
             Some(Record::Terms { at, shard, .. }) => (at, Vec::new(), shard),
             Some(Record::Remove { at, file, repo }) => return self.prune_removal(pruning, seq, at, (file, repo)).await,
-            // The history of a repository keeps all of them.
-            Some(Record::Hub(_)) => return Ok(()),
+            Some(Record::Hub(change)) => {
+                self.prune_hub(pruning, seq, change);
+                return Ok(());
+            }
             None => {
                 pruning.found_damage = true;
                 return Ok(());
@@ -176,6 +195,23 @@ impl Store {
             pruning.pruned.removal_count += u64::from(self.records.remove(seq).await?);
         }
         Ok(())
+    }
+
+    /// Checks the record of a change of a Hub repository in the current pass.
+    fn prune_hub(&self, pruning: &mut Pruning, seq: Seq, change: HubRecord) {
+        if !pruning.is_second_pass {
+            if change.is_deletion && self.is_old(change.at) && !pruning.is_purging && pruning.may_remove(seq) {
+                pruning.deleted.insert(change.storage_name, seq);
+            }
+            return;
+        }
+        let Some(deletion) = pruning.deleted.get(&change.storage_name).copied() else { return };
+        if seq < deletion {
+            pruning.obsolete.push(seq);
+            pruning.has_older.insert(change.storage_name);
+        } else if seq == deletion && !pruning.has_older.contains(&change.storage_name) && !pruning.found_damage {
+            pruning.obsolete.push(seq);
+        }
     }
 
     fn is_old(&self, at: Timestamp) -> bool {

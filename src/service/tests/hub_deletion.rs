@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::hub::{claims, commit, create, name, put, seen};
 use super::records::{prune, rebuild};
 use super::{Moment, Setup};
+use crate::blob::records::RecordStore;
 use crate::index::{HubIndex, HubSweepIndex, ListIndex, Reader, UsageIndex};
 use crate::service::gc::Pace;
-use crate::service::{HubError, RepoKind, Server};
+use crate::service::{HubError, Pruning, RepoKind, Server};
 
 /// Two repositories with one file in common.
 async fn setup() -> Setup {
@@ -29,6 +30,16 @@ async fn delete(server: &Arc<Server>, repo: &str) -> Result<(), HubError> {
 async fn claim_count(setup: &Setup, repo: &str) -> usize {
     let reader = Reader::Repo(name(repo).storage_name());
     setup.index.files_after(reader, None, 100).await.unwrap().len()
+}
+
+/// Number of records of changes of repositories.
+async fn hub_record_count(setup: &Setup) -> usize {
+    let mut count = 0;
+    for seq in setup.record_seqs().await {
+        let record = setup.records.read(seq).await.unwrap().unwrap();
+        count += usize::from(String::from_utf8_lossy(&record).contains("\"kind\":\"hub\""));
+    }
+    count
 }
 
 /// Whether the rows of a deleted repository are there.
@@ -113,7 +124,7 @@ async fn new_repository_of_the_name_keeps_its_claims() {
     assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), expected));
 }
 
-/// Records of files that only deleted repositories had are obsolete, unlike those of changes.
+/// Records of files that only deleted repositories had are obsolete, and those of their changes.
 #[tokio::test]
 async fn log_is_pruned_of_the_files_of_deleted_repositories() {
     let setup = setup().await;
@@ -121,12 +132,30 @@ async fn log_is_pruned_of_the_files_of_deleted_repositories() {
     delete(&server, "repo").await.unwrap();
     delete(&server, "other").await.unwrap();
     create(&server, "third").await.unwrap();
-    server.purge_deleted_repos(&Pace::default()).await.unwrap();
     setup.clock.advance(Duration::from_secs(400 * 24 * 3600));
-    let pruned = prune(&setup, 3).await;
-    assert!(pruned.registration_count > 0, "{pruned:?}");
+    // A rebuilt index must know that the claims are still there.
+    assert_eq!(prune(&setup, 3).await.hub_count, 0);
+    server.purge_deleted_repos(&Pace::default()).await.unwrap();
+    create(&server, "other").await.unwrap();
+    commit(&server, "other", vec![put("new.txt")]).await.unwrap();
+    let expected = seen(&server).await;
+    // It may be interrupted after each record.
+    for count in [1, 2, 1, 1, 100, 100] {
+        let mut pruning = Pruning::default();
+        for _ in 0..setup.record_seqs().await.len() * 2 + count {
+            if server.store.prune_records(&mut pruning, 1).await.unwrap().is_some() {
+                break;
+            }
+        }
+        let rebuilt = rebuild(&setup).await.unwrap();
+        let found = seen(&setup.process_with(&rebuilt.index)).await;
+        assert_eq!((rebuilt.problems, found), (Vec::new(), expected.clone()), "{count}");
+    }
+    // The changes of `third` and the new `other`: two creations and a commit.
+    assert_eq!(hub_record_count(&setup).await, 3);
+    assert_eq!(prune(&setup, 3).await.hub_count, 0);
     let rebuilt = rebuild(&setup).await.unwrap();
-    assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), seen(&server).await));
+    assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), expected));
 }
 
 /// The record of the deletion is there, and its transaction has failed. Then the log has the state

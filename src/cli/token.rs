@@ -79,7 +79,7 @@ pub(super) struct IssueArgs {
     /// Permissions; each includes the previous ones
     #[arg(long)]
     scope: ScopeArg,
-    /// Repository, like models/owner/name; * for all
+    /// Repository, like models/owner/name; * for all; models/owner/* for a namespace of the Hub
     #[arg(long, value_name = "REPO")]
     repo: RepoScope,
     /// Lifetime: a number and s, m, h or d [default: 1h, or 30d with --refresh]

@@ -59,9 +59,11 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// Authenticates: passes a request on if its token includes the scope `needed`.
+/// Authenticates: passes a request on if its token includes the scope `needed`. A token for a
+/// namespace is only for routes of the Hub, because a request to another route is about one
+/// repository that only its token names.
 pub(super) async fn guard(
-    (state, needed): (AppState, Scope),
+    (state, needed, is_of_hub): (AppState, Scope, bool),
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
@@ -85,6 +87,14 @@ pub(super) async fn guard(
     if !claims.allow(needed) {
         tracing::debug!(%needed, has = %claims.scope, "token scope insufficient");
         let detail = format!("This request requires a token with the scope {needed}; the token has {}.", claims.scope);
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
+    if matches!(claims.repo, RepoScope::Namespace(_)) && !is_of_hub {
+        let detail = format!(
+            "This token is for the namespace {}, which only hf and other clients of the Hub can use; issue a token for one \
+             repository.",
+            claims.repo
+        );
         return Err(Problem::new(Code::Forbidden, detail));
     }
     request.extensions_mut().insert(Caller(claims));

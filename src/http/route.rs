@@ -297,7 +297,7 @@ async fn guard_route(
     next: Next,
 ) -> axum::response::Response {
     let has_token = request.headers().contains_key(AUTHORIZATION);
-    match (guard((state, needed), request, next).await, refuse) {
+    match (guard((state, needed, refuse.is_some()), request, next).await, refuse) {
         (Ok(response), _) => response,
         (Err(problem), None) => problem.into_response(),
         (Err(problem), Some(refuse)) => refuse(problem, has_token),

@@ -139,10 +139,11 @@ pub trait HubIndex {
     ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>>;
 
     /// A page of the repositories of a kind, the newest first, those with smaller numbers than
-    /// `before`.
+    /// `before`. With a namespace, only those in it, whatever its case.
     fn list_hub_repos(
         &self,
         kind: RepoKind,
+        namespace: Option<String>,
         before: i64,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;

@@ -18,7 +18,9 @@ pub(super) fn dedup_scope(repo: &RepoScope) -> Option<String> {
 pub(super) fn reader(claims: &Claims) -> Reader {
     match &claims.repo {
         RepoScope::All => Reader::All,
-        RepoScope::One(repo) => Reader::Repo(repo.to_string()),
+        // A namespace is no repository, so its name has no files: its claims become those of one of
+        // its repositories before they read any.
+        RepoScope::One(_) | RepoScope::Namespace(_) => Reader::Repo(claims.repo.to_string()),
     }
 }
 

@@ -4,6 +4,7 @@ mod card;
 mod deletion;
 mod lfs;
 mod lost;
+mod namespace;
 mod rights;
 mod squash;
 

@@ -48,10 +48,12 @@ pub(super) async fn whoami(Caller(claims): Caller) -> Json<Value> {
     }))
 }
 
-/// The namespace of a caller: the subject of its token, else that of the repository of its token.
+/// The namespace of a caller: that of its token, else the subject, else that of the repository.
 fn name_of(claims: &Claims) -> String {
     let namespace = match &claims.repo {
         RepoScope::One(repo) => repo.as_str().split('/').nth(1).map(str::to_owned),
+        // What clients upload without a namespace goes there, whatever the name of the user.
+        RepoScope::Namespace(namespace) => return namespace.name().to_owned(),
         RepoScope::All => None,
     };
     let subject = claims.subject.as_ref().map(|subject| subject.as_str().to_owned());

@@ -156,10 +156,19 @@ async fn repositories_are_listed_by_kind_from_the_newest_on(db: Db) {
         create(&db, RepoKind::Model, name).await;
     }
     create(&db, RepoKind::Dataset, "d").await;
-    let page = db.list_hub_repos(RepoKind::Model, i64::MAX, 2).await.unwrap();
+    let page = db.list_hub_repos(RepoKind::Model, None, i64::MAX, 2).await.unwrap();
     assert_eq!(page.iter().map(|repo| repo.name.as_str()).collect::<Vec<_>>(), ["c", "b"]);
-    let rest = db.list_hub_repos(RepoKind::Model, page[1].id, 2).await.unwrap();
+    let rest = db.list_hub_repos(RepoKind::Model, None, page[1].id, 2).await.unwrap();
     assert_eq!(rest.iter().map(|repo| repo.name.as_str()).collect::<Vec<_>>(), ["a"]);
+    for namespace in ["a_b", "axb", "a_bc", "Acme2"] {
+        let (namespace, storage_name) = (namespace.to_owned(), format!("models/{namespace}/e"));
+        let new = NewHubRepo { namespace, storage_name, ..repo(RepoKind::Model, "e") };
+        db.create_hub_repo(new, commit(1, None), Vec::new(), Vec::new(), 9).await.unwrap().unwrap();
+    }
+    for (namespace, expected) in [("aCME", vec!["c", "b", "a"]), ("a_b", vec!["e"]), ("acme%", vec![]), ("a", vec![])] {
+        let found = db.list_hub_repos(RepoKind::Model, Some(namespace.to_owned()), i64::MAX, 9).await.unwrap();
+        assert_eq!(found.iter().map(|repo| repo.name.as_str()).collect::<Vec<_>>(), expected, "{namespace}");
+    }
 }
 
 async fn repository_is_restored_with_its_branches_or_discarded(db: Db) {
@@ -208,7 +217,10 @@ async fn deleted_repository_is_hidden_and_its_name_is_taken(db: Db) {
     assert!(db.delete_hub_repo(number, Some(7)).await.unwrap());
     assert!(!db.delete_hub_repo(number, Some(8)).await.unwrap());
     assert!(!db.delete_hub_repo(number + 1, Some(8)).await.unwrap());
-    assert_eq!((find("bert").await, db.list_hub_repos(RepoKind::Model, i64::MAX, 9).await.unwrap()), (None, vec![]));
+    assert_eq!(
+        (find("bert").await, db.list_hub_repos(RepoKind::Model, None, i64::MAX, 9).await.unwrap()),
+        (None, vec![])
+    );
     assert_eq!(db.list_hub_refs(number, String::new(), 9).await.unwrap(), []);
     let again = repo(RepoKind::Model, "bert");
     let refused = db.create_hub_repo(again, commit(1, None), Vec::new(), Vec::new(), 9).await.unwrap();

@@ -25,6 +25,10 @@ pub(in crate::index) const LIST: &str = "SELECT id, kind, namespace, name, stora
      created_at AS created, updated_at AS updated FROM hub_repos \
      WHERE kind = $1 AND id < $2 AND NOT is_deleted ORDER BY id DESC LIMIT $3";
 
+pub(in crate::index) const LIST_OF_NAMESPACE: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos \
+     WHERE kind = $1 AND id < $2 AND NOT is_deleted AND lower_name LIKE $4 ESCAPE '!' ORDER BY id DESC LIMIT $3";
+
 pub(in crate::index) const FIND_UNRECORDED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
      WHERE NOT is_recorded AND NOT is_deleted LIMIT 1";
@@ -168,6 +172,12 @@ pub(in crate::index) const STEP_TIME: Duration = Duration::from_millis(10);
 
 /// Object ids in one statement.
 pub(in crate::index) const FIND_COUNT: usize = 500;
+
+/// The pattern of the names in a namespace, in which `_` and `%` would stand for others.
+pub(in crate::index) fn names_of(namespace: &str) -> String {
+    let lower = namespace.to_ascii_lowercase();
+    format!("{}/%", lower.replace('!', "!!").replace('%', "!%").replace('_', "!_"))
+}
 
 /// The bytes of an id, as a parameter.
 pub(in crate::index) fn id_bytes(id: ObjectId) -> Vec<u8> {

@@ -61,10 +61,15 @@ macro_rules! hub_verbs {
             fn list_hub_repos(
                 &self,
                 kind: RepoKind,
+                namespace: Option<String>,
                 before: i64,
                 limit: u32,
             ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
-                let list = query(sql::LIST).bind(kind.number()).bind(before).bind(i64::from(limit));
+                let statement = if namespace.is_some() { sql::LIST_OF_NAMESPACE } else { sql::LIST };
+                let mut list = query(statement).bind(kind.number()).bind(before).bind(i64::from(limit));
+                if let Some(namespace) = namespace {
+                    list = list.bind(sql::names_of(&namespace));
+                }
                 async move { self.read("list Hub repositories").all(list).await }.boxed()
             }
 

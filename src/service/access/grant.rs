@@ -10,8 +10,9 @@
 use sha2::{Digest, Sha256};
 
 use super::keys::KeyRing;
+use super::repos::Subject;
 use super::seal::{Purpose, open, seal};
-use super::token::{Claims, Subject};
+use super::token::Claims;
 use super::{Reason, Refused, SecretText, check_expiry};
 use crate::format::XorbHash;
 use crate::format::reader::Reader;

@@ -24,6 +24,7 @@ mod grant;
 mod id;
 mod keys;
 mod refresh;
+mod repos;
 mod seal;
 #[cfg(test)]
 mod tests;
@@ -38,9 +39,8 @@ pub use grant::{Grant, GrantRequest, IssuedGrant, check_grant, check_granted_upl
 pub use id::{TokenId, TokenIdError};
 pub use keys::{KeyId, KeyRing, KeyRingError, SECRET_LEN};
 pub use refresh::{RefreshToken, check_refresh_token, inspect_refresh_token};
-pub use token::{
-    Claims, NameError, Repo, RepoScope, Scope, Subject, Token, check_file_upload, check_token, inspect_token,
-};
+pub use repos::{NameError, Namespace, Repo, RepoScope, Subject};
+pub use token::{Claims, Scope, Token, check_file_upload, check_token, inspect_token};
 
 /// How long a text is accepted after its expiry, in seconds.
 ///

@@ -160,6 +160,25 @@ fn a_repository_is_covered_by_its_own_name_and_by_all() {
 }
 
 #[test]
+fn namespace_covers_its_repositories_and_survives_its_token() {
+    let repo: Repo = "models/ns/repo".parse().unwrap();
+    for scope in ["models/ns/*", "*/ns/*"] {
+        let scope: RepoScope = scope.parse().unwrap();
+        assert!(matches!(scope, RepoScope::Namespace(_)) && scope.covers(&repo), "{scope}");
+        for other in ["models/ns", "models/ns/", "models/nsx/repo", "models/NS/repo", "ns/repo", "x/models/ns/repo"] {
+            assert!(!scope.covers(&other.parse().unwrap()), "{scope} {other}");
+        }
+        let issued = Claims { repo: scope, ..claims() };
+        assert_eq!(check_token(&ring(), issued.issue(&ring()).expose(), NOW).map(|token| token.claims), Ok(issued));
+    }
+    let covers = |scope: &str, repo: &str| scope.parse::<RepoScope>().unwrap().covers(&repo.parse().unwrap());
+    assert!(covers("*/ns/*", "datasets/ns/repo") && !covers("models/ns/*", "datasets/ns/repo"));
+    for one in ["ns/*", "/ns/*", "a//*", "*/*/*", "a/*/*", "a*/ns/*", "a/b/c/*", "models/ns/*x"] {
+        assert!(matches!(one.parse().unwrap(), RepoScope::One(_)), "{one}");
+    }
+}
+
+#[test]
 fn names_have_1_to_255_bytes_without_spaces_or_controls() {
     assert_eq!("".parse::<Repo>(), Err(NameError::Len { len: 0 }));
     assert_eq!("a".repeat(256).parse::<Subject>(), Err(NameError::Len { len: 256 }));

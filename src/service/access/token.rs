@@ -2,12 +2,11 @@
 //! an expiry. The server does not store tokens. It stores revocations, in [`keys`](super::keys).
 
 use std::fmt;
-use std::str::FromStr;
 
 use sha2::{Digest, Sha256 as Hasher};
-use thiserror::Error;
 
 use super::keys::{KeyId, KeyRing};
+use super::repos::{MAX_NAME_LEN, Repo, RepoScope, Subject};
 use super::seal::{Purpose, open, seal};
 use super::{Reason, Refused, SecretText, TokenId, check_expiry, check_revocation};
 use crate::format::reader::Reader;
@@ -53,86 +52,6 @@ pub struct Token {
     pub claims: Claims,
 }
 
-/// The repositories of a token.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum RepoScope {
-    /// All repositories, including future ones. Written `*`.
-    All,
-    /// This repository.
-    One(Repo),
-}
-
-/// Why a text is not a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum NameError {
-    /// The text is empty or too long.
-    #[error("a name has 1 to {MAX_NAME_LEN} bytes, this has {len}")]
-    Len {
-        /// Length of the text in bytes.
-        len: usize,
-    },
-    /// The text has a space or a control character.
-    #[error("a name has neither spaces nor control characters")]
-    Character,
-    /// The text is `*`, which stands for all repositories.
-    #[error("`*` stands for all repositories and is not a name")]
-    Reserved,
-}
-
-/// Maximum length of a name in bytes, because a token stores the length in one byte.
-const MAX_NAME_LEN: usize = 255;
-
-/// Defines a type for a checked name.
-macro_rules! name_type {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(String);
-
-        impl $name {
-            /// The name as text.
-            #[must_use]
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = NameError;
-
-            fn from_str(text: &str) -> Result<Self, NameError> {
-                check_name(text).map(|()| Self(text.to_owned()))
-            }
-        }
-    };
-}
-
-name_type! {
-    /// The name of a repository: any text of 1 to 255 bytes without spaces and control characters,
-    /// except `*`.
-    Repo
-}
-name_type! {
-    /// The name of a token's holder, with the same rules as for [`Repo`].
-    Subject
-}
-
-fn check_name(text: &str) -> Result<(), NameError> {
-    if !(1..=MAX_NAME_LEN).contains(&text.len()) {
-        return Err(NameError::Len { len: text.len() });
-    }
-    if text.chars().any(|character| character.is_control() || character.is_whitespace()) {
-        return Err(NameError::Character);
-    }
-    if text == "*" { Err(NameError::Reserved) } else { Ok(()) }
-}
-
 impl Scope {
     const fn as_byte(self) -> u8 {
         match self {
@@ -159,55 +78,6 @@ impl fmt::Display for Scope {
             Self::Write => "write",
             Self::Admin => "admin",
         })
-    }
-}
-
-impl RepoScope {
-    /// Whether this repository is among the repositories.
-    #[must_use]
-    pub fn covers(&self, repo: &Repo) -> bool {
-        match self {
-            Self::All => true,
-            Self::One(one) => one == repo,
-        }
-    }
-
-    /// The owner: the part of the repository's name before the last slash, or the whole name if it
-    /// has no slash.
-    ///
-    /// The owner of [`All`](Self::All) is `*`. No repository has this owner, so that uploads with a
-    /// token for all repositories are not those of a repository: the owner of `*/name` is `*/name`.
-    #[must_use]
-    pub fn owner(&self) -> &str {
-        let Self::One(repo) = self else { return "*" };
-        let owner = repo.as_str().rsplit_once('/').map(|(owner, _)| owner).filter(|owner| *owner != "*");
-        owner.unwrap_or(repo.as_str())
-    }
-
-    /// The form in the payload of a token. The empty text stands for all repositories, because no
-    /// name is empty.
-    pub(super) fn as_signed(&self) -> &str {
-        match self {
-            Self::All => "",
-            Self::One(repo) => repo.as_str(),
-        }
-    }
-}
-
-impl fmt::Display for RepoScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => f.write_str("*"),
-            Self::One(repo) => repo.fmt(f),
-        }
-    }
-}
-
-impl FromStr for RepoScope {
-    type Err = NameError;
-
-    fn from_str(text: &str) -> Result<Self, NameError> {
-        if text == "*" { Ok(Self::All) } else { text.parse().map(Self::One) }
     }
 }
 
@@ -367,7 +237,8 @@ pub(super) fn parse_claims(reader: &mut Reader<'_>) -> Option<Claims> {
     let expires_unix_secs = reader.u64().ok()?;
     let repo = match take_text(reader)? {
         "" => RepoScope::All,
-        name => RepoScope::One(name.parse().ok()?),
+        // A text that is not empty, and cannot be `*`.
+        name => name.parse::<Repo>().ok()?.as_str().parse().ok()?,
     };
     let subject = match take_text(reader)? {
         "" => None,

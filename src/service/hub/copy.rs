@@ -53,7 +53,7 @@ pub(in crate::service) async fn hub_states(index: &dyn Index) -> Result<Vec<HubS
     for kind in RepoKind::ALL {
         let mut before = i64::MAX;
         loop {
-            let repos = index.list_hub_repos(kind, before, REPO_PAGE_COUNT).await?;
+            let repos = index.list_hub_repos(kind, None, before, REPO_PAGE_COUNT).await?;
             let Some(last) = repos.last() else { break };
             before = last.id;
             for repo in repos {

@@ -163,8 +163,9 @@ impl Server {
     pub async fn open_hub_repo(&self, claims: &Claims, name: &HubName, needed: Scope) -> Result<OpenRepo, HubError> {
         let find = self.store.index.find_hub_repo(name.kind(), name.namespace().to_owned(), name.name().to_owned());
         let repo = find.await?.ok_or(HubError::NoRepo)?;
-        let caller = claims.clone();
-        let claims = acting_claims(claims, &repo.storage_name).ok_or(HubError::NoRepo)?;
+        let acting = acting_claims(claims, &repo.storage_name).ok_or(HubError::NoRepo)?;
+        let caller = if claims.repo == RepoScope::All { claims.clone() } else { acting.clone() };
+        let claims = acting;
         if !claims.allow(needed) {
             return Err(HubError::ReadOnly);
         }
@@ -290,8 +291,8 @@ fn missing(repo: &HubRepo, what: String) -> HubError {
     HubError::Inconsistent { repo: repo.storage_name.clone(), what }
 }
 
-/// The claims under which a caller acts on a repository: those for all repositories become claims
-/// for this one. `None` if they are for another one.
+/// The claims under which a caller acts on a repository: those for all repositories or for its
+/// namespace become claims for this one. `None` if they are for another one.
 ///
 /// A server without authentication does not distinguish repositories, because its clients upload
 /// without tokens.

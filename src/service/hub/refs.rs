@@ -154,9 +154,15 @@ impl Server {
         if let RepoScope::One(repo) = &claims.repo {
             return Ok((self.own_repo(kind, repo).await?.into_iter().filter(|_| before.is_none()).collect(), None));
         }
-        let rows = self.store.index.list_hub_repos(kind, before.unwrap_or(i64::MAX), limit).await?;
+        let namespace = match &claims.repo {
+            RepoScope::Namespace(namespace) => Some(namespace.name().to_owned()),
+            RepoScope::All | RepoScope::One(_) => None,
+        };
+        let rows = self.store.index.list_hub_repos(kind, namespace, before.unwrap_or(i64::MAX), limit).await?;
         let next = rows.last().map(|last| last.id).filter(|_| rows.len() == limit as usize);
-        Ok((rows, next))
+        // The index does not distinguish the case of the namespace.
+        let is_covered = |row: &HubRepo| row.storage_name.parse().is_ok_and(|repo| claims.repo.covers(&repo));
+        Ok((rows.into_iter().filter(is_covered).collect(), next))
     }
 
     /// The repository with this storage name, if it is of this kind. Others are not looked at: even

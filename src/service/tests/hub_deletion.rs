@@ -198,6 +198,6 @@ async fn copy_of_a_repository_that_is_deleted_meanwhile_is_cut_off() {
         }
     }
     loading.finish().await.unwrap();
-    let repos = target.index.list_hub_repos(RepoKind::Model, i64::MAX, 9).await.unwrap();
+    let repos = target.index.list_hub_repos(RepoKind::Model, None, i64::MAX, 9).await.unwrap();
     assert_eq!(repos.iter().map(|repo| repo.name.as_str()).collect::<Vec<_>>(), ["other"]);
 }

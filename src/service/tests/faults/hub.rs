@@ -38,10 +38,11 @@ impl HubIndex for FaultyIndex {
     fn list_hub_repos(
         &self,
         kind: RepoKind,
+        namespace: Option<String>,
         before: i64,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
-        self.inner.list_hub_repos(kind, before, limit)
+        self.inner.list_hub_repos(kind, namespace, before, limit)
     }
 
     fn find_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<ObjectId>, IndexError>> {

@@ -254,6 +254,7 @@ pub(super) async fn begin_store(
     let location = StoreLocation::of(config);
     let prepared = prepare_store(config, &location, &server.store).await;
     let (recovered, recorded) = prepared.map_err(|error| advice::explain(&location, error))?;
+    server.load_deleted_repos().await.context("cannot read which repositories were deleted")?;
     Ok(OpenedStore { server, index, recovered, recorded })
 }
 
@@ -312,7 +313,6 @@ fn spawn_background(server: &Arc<Server>, config: &Config, background: &TaskGrou
     background.spawn(collector::refresh(Arc::clone(store), stop.clone()));
     background.spawn(collector::clear_up(Arc::clone(store), stop.clone()));
     background.spawn(collector::purge_repos(Arc::clone(server), stop.clone()));
-    background.spawn(collector::sweep_repos(Arc::clone(server), stop.clone()));
     background.spawn(load_dedup_filter(Arc::clone(server), stop.clone()));
     let (verifying, until) = (Arc::clone(server).verify_claims(), stop.clone());
     background.spawn(async move {

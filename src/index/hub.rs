@@ -4,9 +4,9 @@
 //! After `Ok` of [`HubIndex::move_hub_ref`] the branch names the new commit, durably, and every
 //! directory and file of the commit has a row, because the caller has added them before.
 
+mod deletion;
+mod deletion_verbs;
 pub(in crate::index) mod sql;
-mod sweep;
-mod sweep_verbs;
 mod verbs;
 
 use futures_util::future::BoxFuture;
@@ -17,8 +17,8 @@ use crate::format::shard::Sha256;
 use crate::git::ObjectId;
 use crate::runtime::clock::Timestamp;
 
-pub use self::sweep::{HubGarbage, HubObject, HubSweepIndex};
-pub(super) use self::sweep_verbs::hub_sweep_verbs;
+pub use self::deletion::HubDeletionIndex;
+pub(super) use self::deletion_verbs::hub_deletion_verbs;
 pub(super) use self::verbs::hub_verbs;
 
 /// The kind of a Hub repository.

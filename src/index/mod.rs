@@ -71,9 +71,7 @@ pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{DedupHit, FileIndex, FileRow, Reader};
 pub use self::grants::{GrantIndex, SpentGrant};
 pub use self::health::{AffectedFiles, HealthIndex, HealthSums, XorbHealth};
-pub use self::hub::{
-    HubBlob, HubCommit, HubGarbage, HubIndex, HubObject, HubRef, HubRepo, HubSweepIndex, HubTree, NewHubRepo, RepoKind,
-};
+pub use self::hub::{HubBlob, HubCommit, HubDeletionIndex, HubIndex, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind};
 pub use self::listing::{FileEntry, ListIndex, XorbEntry};
 pub use self::objects::{DeadObject, ObjectIndex, ObjectSums};
 pub use self::records::{RecordIndex, StoreMark};
@@ -95,7 +93,7 @@ pub trait Index:
     + GrantIndex
     + HealthIndex
     + HubIndex
-    + HubSweepIndex
+    + HubDeletionIndex
     + ListIndex
     + ObjectIndex
     + RecordIndex

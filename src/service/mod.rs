@@ -148,6 +148,8 @@ pub struct Server {
     waiting: Arc<Waiting>,
     /// Locks of commits on the branches of Hub repositories.
     branch_locks: Arc<hub::BranchLocks>,
+    /// Hub repositories whose claims are being removed.
+    deleting: Arc<hub::Deleting>,
 }
 
 impl Server {
@@ -164,6 +166,7 @@ impl Server {
             publishing: TaskGroup::new(),
             waiting: Arc::new(Waiting::new(settings.upload_count)),
             branch_locks: Arc::default(),
+            deleting: Arc::default(),
         })
     }
 

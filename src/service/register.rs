@@ -62,6 +62,7 @@ impl Server {
     ///
     /// See [`RegisterError`].
     pub async fn register(self: &Arc<Self>, claims: &Claims, shard: Bytes) -> Result<RegisteredShard, RegisterError> {
+        self.deleting.check(&claims.repo)?;
         let tenant = claims.tenant();
         let must_possess = claims.repo != RepoScope::All;
         let parsed = self.store.pool.run_for(tenant, move || parse(&shard)).await?;

@@ -75,6 +75,21 @@ impl Server {
 }
 
 impl Store {
+    /// Removes the claim of a repository that no client has asked to remove: first from the index,
+    /// and then with a record. Does nothing if there is none.
+    ///
+    /// In the other order, a failed transaction would leave a record of a removal that was not
+    /// made. A later registration of the file would change nothing and have no record, so a rebuilt
+    /// index would lack the file.
+    pub(super) async fn drop_claim(&self, file: FileHash, repo: &str) -> Result<(), StoreError> {
+        let lock = self.file_locks.lock([file]).await;
+        let removed = self.index.remove_claims_of(file, Some(repo.to_owned()), self.clock.now(), None).await?;
+        if removed.repos.is_empty() {
+            return Ok(());
+        }
+        self.append_made_removal(lock, file, repo.to_owned()).await
+    }
+
     /// Removes the claim of this repository, or all claims. Then deletes rows of removed files, but
     /// only a few steps of them.
     pub(super) async fn remove_claims(

@@ -4,7 +4,7 @@ use super::{Db, NOW, SqliteIndex};
 use crate::format::FileHash;
 use crate::format::shard::Sha256;
 use crate::git::ObjectId;
-use crate::index::{HubBlob, HubCommit, HubGarbage, HubObject, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind};
+use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind};
 use crate::runtime::clock::Timestamp;
 
 suite! {
@@ -16,9 +16,6 @@ suite! {
     repository_is_restored_with_its_branches_or_discarded
     deleted_repository_is_hidden_and_its_name_is_taken
     dropped_repository_leaves_no_row_and_its_name_is_free
-    unneeded_commits_are_listed_and_dropped_with_their_entry
-    objects_are_listed_and_dropped_by_kind
-    repository_is_unswept_until_its_sweep_and_grows_with_commits
     change_marks_its_record_and_a_refused_one_does_not
     repository_without_records_is_found_until_it_has_some
 }
@@ -214,9 +211,9 @@ async fn deleted_repository_is_hidden_and_its_name_is_taken(db: Db) {
         async |name: &str| db.find_deleted_hub_repo(RepoKind::Model, "acme".to_owned(), name.to_owned()).await.unwrap();
     let row = find("bert").await.unwrap();
     assert_eq!((find_deleted("bert").await, db.next_deleted_hub_repo(0).await.unwrap()), (None, None));
-    assert!(db.delete_hub_repo(number, Some(7)).await.unwrap());
-    assert!(!db.delete_hub_repo(number, Some(8)).await.unwrap());
-    assert!(!db.delete_hub_repo(number + 1, Some(8)).await.unwrap());
+    assert!(db.delete_hub_repo(number).await.unwrap());
+    assert!(!db.delete_hub_repo(number).await.unwrap());
+    assert!(!db.delete_hub_repo(number + 1).await.unwrap());
     assert_eq!(
         (find("bert").await, db.list_hub_repos(RepoKind::Model, None, i64::MAX, 9).await.unwrap()),
         (None, vec![])
@@ -225,13 +222,16 @@ async fn deleted_repository_is_hidden_and_its_name_is_taken(db: Db) {
     let again = repo(RepoKind::Model, "bert");
     let refused = db.create_hub_repo(again, commit(1, None), Vec::new(), Vec::new(), 9).await.unwrap();
     assert_eq!(refused, None);
+    assert!(!db.is_hub_deletion_recorded(number).await.unwrap());
+    db.set_hub_repo_recorded(number).await.unwrap();
+    assert!(db.is_hub_deletion_recorded(number).await.unwrap());
     // Its rows are still there.
     assert_eq!(find_deleted("bERT").await, Some(row.clone()));
     assert_eq!(db.find_deleted_hub_repo(RepoKind::Space, "acme".to_owned(), "bert".to_owned()).await.unwrap(), None);
     db.discard_hub_repos().await.unwrap();
     assert_eq!(db.list_hub_blobs(number, None, 9).await.unwrap(), [blob(1)]);
     let other = create(&db, RepoKind::Model, "other").await;
-    assert!(db.delete_hub_repo(other, None).await.unwrap());
+    assert!(db.delete_hub_repo(other).await.unwrap());
     assert_eq!(db.next_deleted_hub_repo(0).await.unwrap(), Some(row));
     assert_eq!(db.next_deleted_hub_repo(number).await.unwrap().map(|next| next.id), Some(other));
     assert_eq!(db.next_deleted_hub_repo(other).await.unwrap(), None);
@@ -252,71 +252,6 @@ async fn dropped_repository_leaves_no_row_and_its_name_is_free(db: Db) {
     assert_eq!(db.list_hub_commits(number, None, 9).await.unwrap(), []);
     assert_eq!(db.list_hub_blobs(other, None, 9).await.unwrap(), [blob(1)]);
     assert_ne!(create(&db, RepoKind::Model, "BERT").await, number);
-}
-
-async fn unneeded_commits_are_listed_and_dropped_with_their_entry(db: Db) {
-    let (number, other) = (create(&db, RepoKind::Model, "bert").await, create(&db, RepoKind::Model, "other").await);
-    db.add_hub_commits(number, (2..9).map(|byte| commit(byte, None)).collect()).await.unwrap();
-    let later = Timestamp::from_millis(NOW.as_millis() + 5);
-    let garbage = |byte: u8, since| HubGarbage { id: id(byte), since };
-    let list = async |after: Option<u8>, limit| db.list_hub_garbage(number, after.map(id), limit).await.unwrap();
-    db.set_hub_unneeded(number, vec![id(3), id(5), id(7)], Some(NOW)).await.unwrap();
-    db.set_hub_unneeded(number, vec![id(5), id(6)], Some(later)).await.unwrap();
-    db.set_hub_unneeded(other, vec![id(1)], Some(NOW)).await.unwrap();
-    assert_eq!(list(None, 2).await, [garbage(3, NOW), garbage(5, later)]);
-    assert_eq!(list(Some(5), 9).await, [garbage(6, later), garbage(7, NOW)]);
-    db.set_hub_unneeded(number, vec![id(7), id(1)], None).await.unwrap();
-    db.drop_hub_commits(number, vec![id(3), id(6)]).await.unwrap();
-    assert_eq!(list(None, 9).await, [garbage(5, later)]);
-    let commits = db.list_hub_commits(number, None, 99).await.unwrap();
-    assert_eq!(commits.iter().map(|commit| commit.id).collect::<Vec<_>>(), [1, 2, 4, 5, 7, 8].map(id));
-    db.drop_hub_repo(number).await.unwrap();
-    assert_eq!(list(None, 9).await, []);
-    assert_eq!(db.list_hub_garbage(other, None, 9).await.unwrap(), [garbage(1, NOW)]);
-}
-
-async fn objects_are_listed_and_dropped_by_kind(db: Db) {
-    let (number, other) = (create(&db, RepoKind::Model, "bert").await, create(&db, RepoKind::Model, "other").await);
-    for repo in [number, other] {
-        db.add_hub_objects(
-            repo,
-            (2..5).map(tree).collect(),
-            (2..700).map(|n| HubBlob { id: wide(n), ..blob(1) }).collect(),
-            NOW,
-        )
-        .await
-        .unwrap();
-    }
-    let list = async |repo, object, after| db.list_hub_ids(repo, object, after, 1000).await.unwrap();
-    assert_eq!(list(number, HubObject::Tree, Some(id(2))).await, [3, 4, 0x81].map(id));
-    db.drop_hub_objects(number, HubObject::Tree, vec![id(2), id(4)]).await.unwrap();
-    assert_eq!(list(number, HubObject::Tree, None).await, [3, 0x81].map(id));
-    // More than one statement deletes.
-    let all = list(number, HubObject::Blob, None).await;
-    assert_eq!(all.len(), 699);
-    db.drop_hub_objects(number, HubObject::Blob, all[..650].to_vec()).await.unwrap();
-    assert_eq!(list(number, HubObject::Blob, None).await, all[650..]);
-    assert_eq!((list(other, HubObject::Tree, None).await.len(), list(other, HubObject::Blob, None).await), (4, all));
-}
-
-async fn repository_is_unswept_until_its_sweep_and_grows_with_commits(db: Db) {
-    let (number, other) = (create(&db, RepoKind::Model, "bert").await, create(&db, RepoKind::Dataset, "other").await);
-    let next = async |after: i64, before: u64| {
-        let found = db.next_unswept_hub_repo(after, Timestamp::from_millis(before)).await.unwrap();
-        found.map(|repo| repo.id)
-    };
-    assert_eq!((next(0, 1).await, next(number, 1).await, next(other, 1).await), (Some(number), Some(other), None));
-    db.set_hub_repo_swept(number, Timestamp::from_millis(50)).await.unwrap();
-    assert_eq!((next(0, 50).await, next(0, 51).await), (Some(other), Some(number)));
-    db.delete_hub_repo(other, None).await.unwrap();
-    assert_eq!(next(0, 50).await, None);
-    let generation = async |repo| db.hub_generation(repo).await.unwrap();
-    let first = generation(number).await.unwrap();
-    assert!(db.move_hub_ref(number, at(MAIN, 1), commit(2, Some(1)), 7).await.unwrap());
-    assert!(!db.move_hub_ref(number, at(MAIN, 1), commit(3, Some(1)), 8).await.unwrap());
-    assert_eq!(generation(number).await, Some(first + 1));
-    db.add_hub_commits(number, vec![commit(4, None)]).await.unwrap();
-    assert_eq!((generation(number).await, generation(other).await), (Some(first + 2), None));
 }
 
 async fn change_marks_its_record_and_a_refused_one_does_not(db: Db) {

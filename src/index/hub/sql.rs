@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{HubBlob, HubCommit, HubGarbage, HubObject, HubRef, HubRepo, HubTree};
+use super::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
 use crate::git::ObjectId;
 use crate::index::decode::by_name;
 
@@ -12,7 +12,6 @@ by_name!(HubRef { name, target });
 by_name!(HubTree { id, entries });
 by_name!(HubCommit { id, tree, parent, at, author, message });
 by_name!(HubBlob { id, len, sha256, file });
-by_name!(HubGarbage { id, since });
 
 pub(in crate::index) const CREATE: &str = "INSERT INTO hub_repos \
      (kind, namespace, name, lower_name, storage_name, is_private, created_at, updated_at, is_recorded) \
@@ -40,20 +39,23 @@ pub(in crate::index) const SET_RECORDED: &str = "UPDATE hub_repos SET is_recorde
 
 pub(in crate::index) const SET_PRIVATE: &str = "UPDATE hub_repos SET is_private = $2 WHERE id = $1";
 
-pub(in crate::index) const DELETE: &str = "UPDATE hub_repos SET is_deleted = TRUE WHERE id = $1 AND NOT is_deleted";
+pub(in crate::index) const DELETE: &str =
+    "UPDATE hub_repos SET is_deleted = TRUE, is_recorded = FALSE WHERE id = $1 AND NOT is_deleted";
 
-/// Each deletes some of the rows of a repository that is deleted.
-pub(in crate::index) const DROP_SOME: [&str; 4] = [
-    "DELETE FROM hub_commits WHERE repo_id = $1 AND oid IN \
-     (SELECT oid FROM hub_commits WHERE repo_id = $1 LIMIT $2)",
-    "DELETE FROM hub_trees WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_trees WHERE repo_id = $1 LIMIT $2)",
-    "DELETE FROM hub_blobs WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_blobs WHERE repo_id = $1 LIMIT $2)",
-    "DELETE FROM hub_garbage WHERE repo_id = $1 AND oid IN \
-     (SELECT oid FROM hub_garbage WHERE repo_id = $1 LIMIT $2)",
+pub(in crate::index) const FIND_RECORDED_DELETION: &str =
+    "SELECT id FROM hub_repos WHERE id = $1 AND is_deleted AND is_recorded";
+
+/// Each deletes some of the rows of a repository that is deleted, and how many. A directory may
+/// have thousands of pages.
+pub(in crate::index) const DROP_SOME: [(&str, i64); 3] = [
+    (
+        "DELETE FROM hub_commits WHERE repo_id = $1 AND oid IN \
+         (SELECT oid FROM hub_commits WHERE repo_id = $1 LIMIT $2)",
+        64,
+    ),
+    ("DELETE FROM hub_trees WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_trees WHERE repo_id = $1 LIMIT $2)", 1),
+    ("DELETE FROM hub_blobs WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_blobs WHERE repo_id = $1 LIMIT $2)", 64),
 ];
-
-/// Rows that one of [`DROP_SOME`] deletes: a directory may have thousands of pages.
-pub(in crate::index) const DROP_COUNT: i64 = 16;
 
 pub(in crate::index) const DROP_REPO: &str = "DELETE FROM hub_repos WHERE id = $1";
 
@@ -86,8 +88,7 @@ pub(in crate::index) const ADD_COMMIT: &str = "INSERT INTO hub_commits (repo_id,
 pub(in crate::index) const MOVE_REF: &str =
     "UPDATE hub_refs SET target = $3 WHERE repo_id = $1 AND name = $2 AND target = $4";
 
-pub(in crate::index) const TOUCH: &str =
-    "UPDATE hub_repos SET updated_at = $2, generation = generation + 1 WHERE id = $1";
+pub(in crate::index) const TOUCH: &str = "UPDATE hub_repos SET updated_at = $2 WHERE id = $1";
 
 pub(in crate::index) const ADD_REF: &str = "INSERT INTO hub_refs (repo_id, name, target) \
      SELECT repo_id, $3, oid FROM hub_commits WHERE repo_id = $1 AND oid = $2 ON CONFLICT DO NOTHING";
@@ -107,44 +108,6 @@ pub(in crate::index) const LIST_TREES: &str =
 
 pub(in crate::index) const LIST_BLOBS: &str =
     "SELECT oid AS id, len, sha256, file FROM hub_blobs WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
-
-pub(in crate::index) const NEXT_UNSWEPT: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
-     created_at AS created, updated_at AS updated FROM hub_repos \
-     WHERE id > $1 AND swept_at < $2 AND NOT is_deleted ORDER BY id LIMIT 1";
-
-pub(in crate::index) const SET_SWEPT: &str = "UPDATE hub_repos SET swept_at = $2 WHERE id = $1";
-
-pub(in crate::index) const GENERATION: &str = "SELECT generation FROM hub_repos WHERE id = $1 AND NOT is_deleted";
-
-pub(in crate::index) const GROW: &str = "UPDATE hub_repos SET generation = generation + 1 WHERE id = $1";
-
-pub(in crate::index) const LIST_GARBAGE: &str =
-    "SELECT oid AS id, since FROM hub_garbage WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
-
-pub(in crate::index) const ADD_GARBAGE: (&str, &str) = (
-    "INSERT INTO hub_garbage (repo_id, oid, since) ",
-    " ON CONFLICT (repo_id, oid) DO UPDATE SET since = excluded.since",
-);
-
-/// Deletions of some rows of a repository; its number and the list of ids follow.
-pub(in crate::index) const FORGET_GARBAGE: &str = "DELETE FROM hub_garbage WHERE repo_id = ";
-pub(in crate::index) const DROP_COMMITS: &str = "DELETE FROM hub_commits WHERE repo_id = ";
-
-/// The ids of objects of a kind.
-pub(in crate::index) const fn list_ids(object: HubObject) -> &'static str {
-    match object {
-        HubObject::Tree => "SELECT oid FROM hub_trees WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3",
-        HubObject::Blob => "SELECT oid FROM hub_blobs WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3",
-    }
-}
-
-/// Deletes objects of a kind; the number of the repository and the list of ids follow.
-pub(in crate::index) const fn drop_objects(object: HubObject) -> &'static str {
-    match object {
-        HubObject::Tree => "DELETE FROM hub_trees WHERE repo_id = ",
-        HubObject::Blob => "DELETE FROM hub_blobs WHERE repo_id = ",
-    }
-}
 
 pub(in crate::index) const RESTORE: &str = "INSERT INTO hub_repos \
      (kind, namespace, name, lower_name, storage_name, is_private, created_at, updated_at) \

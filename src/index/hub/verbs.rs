@@ -230,7 +230,6 @@ macro_rules! hub_verbs {
                         for commit in some {
                             add_commit(&mut tx, repo, commit).await?;
                         }
-                        tx.execute(query(sql::GROW).bind(repo)).await?;
                         tx.commit().await?;
                     }
                     Ok(())

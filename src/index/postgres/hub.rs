@@ -5,4 +5,4 @@ use sqlx::Postgres;
 use super::PostgresIndex;
 
 crate::index::hub::hub_verbs!(PostgresIndex, Postgres);
-crate::index::hub::hub_sweep_verbs!(PostgresIndex, Postgres);
+crate::index::hub::hub_deletion_verbs!(PostgresIndex, Postgres);

@@ -291,7 +291,7 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
             if self.known.hub.get(&name) == Some(&digest) {
                 continue;
             }
-            let mut copying = Copying::begin(self.store.index.as_ref(), state);
+            let (mut copying, mut is_complete) = (Copying::begin(self.store.index.as_ref(), state), false);
             loop {
                 let parts = copying.next().await.map_err(StoreError::from)?;
                 if parts.is_empty() {
@@ -300,6 +300,7 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
                 for part in &parts {
                     page.push_hub(hub::encode(part, (&name, digest)));
                     if matches!(part, HubPart::Refs(_)) {
+                        is_complete = true;
                         page.entries.hub.insert(name.clone(), digest);
                     }
                 }
@@ -307,8 +308,11 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
                     self.pipe.append(Kind::Hub, std::mem::take(&mut page)).await?;
                 }
             }
-            self.known.hub.insert(name, digest);
-            self.done.hub_count += 1;
+            // It is not if the repository was deleted meanwhile.
+            if is_complete {
+                self.known.hub.insert(name, digest);
+                self.done.hub_count += 1;
+            }
         }
         self.pipe.append(Kind::Hub, page).await
     }

@@ -259,11 +259,10 @@ impl Server {
         Ok(HubBlob { id, len, sha256: Some(sha256), file })
     }
 
-    /// Refuses changes whose contents have no claim any more. The caller holds the lock of the
-    /// repository, with which a sweep removes claims: it may have removed one since the contents
-    /// were stored. A repetition stores them again.
+    /// Refuses changes whose contents have no claim any more, because a user has removed it since
+    /// they were stored. A repetition stores them again.
     async fn check_claims(&self, open: &OpenRepo, changes: &[Stored]) -> Result<(), HubError> {
-        // A server without authentication has claims of no repository, which no sweep removes.
+        // A server without authentication does not distinguish repositories.
         let RepoScope::One(repo) = &open.claims.repo else { return Ok(()) };
         let files: HashSet<FileHash> =
             blobs_of(changes).into_iter().filter(|blob| blob.len > 0).map(|blob| blob.file).collect();

@@ -1,46 +1,98 @@
 //! Deletion of repositories.
 //!
-//! A deletion first hides the repository, in one transaction after its record. From then on no
-//! client sees it, and it has no branches. After that its claims to files are removed one by one,
-//! each with its record, and then its rows. That is done in the background
-//! ([`Server::purge_deleted_repos`]), and continued after a crash. Until then the name is taken: a
-//! creation with this name does the rest first, so that nothing removes a claim of the new
-//! repository.
+//! A deletion first hides the repository, in one transaction, and then has its record. From the
+//! transaction on no client sees the repository, and it has no branches. After that its claims to
+//! files are removed one by one, each with its record, then its rows, and a last record says that
+//! nothing is left. That is done in the background ([`Server::purge_deleted_repos`]), and continued
+//! after a crash. Until then the name is taken: a creation with this name does the rest first, and
+//! registrations under it are refused, so that nothing removes a new claim.
+//!
+//! The record comes after the transaction, unlike those of other changes: a deletion that was
+//! recorded and not made would destroy the repository in a rebuild, with all commits since. In this
+//! order a crash between the two leaves a deletion that was not acknowledged, and a rebuild then
+//! brings the repository back.
 //!
 //! All claims under the storage name are removed, also to files that no commit has. Files that were
 //! uploaded without authentication have no such claim, so they stay.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{HubError, HubName};
 use crate::index::{HubRepo, Reader};
+use crate::runtime::fair::Busy;
 use crate::runtime::telemetry::chain;
-use crate::service::Server;
-use crate::service::access::{Claims, Scope};
+use crate::service::access::{Claims, RepoScope, Scope};
 use crate::service::gc::Pace;
+
 use crate::service::registration_log::HubChange;
+use crate::service::{Server, Store, StoreError};
 
 /// Claims that are removed with one hold of the lock of the name. Each takes some milliseconds.
 const CLAIM_COUNT: u32 = if cfg!(test) { 2 } else { 100 };
+
+/// Steps of a purge that a creation of the same name does. After that its client is asked to retry.
+const CREATION_STEP_COUNT: usize = 16;
+
+/// The storage names of the repositories that are being deleted.
+#[derive(Debug, Default)]
+pub(in crate::service) struct Deleting(Mutex<HashSet<String>>);
+
+impl Deleting {
+    fn names(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a registration under the name of a repository that is being deleted: the deletion
+    /// would remove its claims.
+    pub(in crate::service) fn check(&self, repo: &RepoScope) -> Result<(), StoreError> {
+        let names = self.names();
+        if !names.is_empty() && names.contains(&repo.to_string()) {
+            return Err(Busy { is_above_share: false }.into());
+        }
+        Ok(())
+    }
+}
 
 impl Server {
     /// Deletes a repository. After `Ok` no client sees it, durably.
     ///
     /// # Errors
     ///
-    /// [`HubError::NoRepo`], the caller may not write it, or the store failed.
+    /// [`HubError::NoRepo`], the caller may not write it, or the store failed. Then it may be
+    /// deleted all the same.
     pub async fn delete_hub_repo(self: &Arc<Self>, claims: &Claims, name: &HubName) -> Result<(), HubError> {
         let open = self.open_hub_repo(claims, name, Scope::Write).await?;
         let lock = self.lock_hub_repo(&open.repo.storage_name).await;
-        let (store, repo) = (Arc::clone(&self.store), self.store.hub_repo_now(&open).await?);
+        let (server, repo) = (Arc::clone(self), self.store.hub_repo_now(&open).await?);
         let delete = async move {
             let _lock = lock;
-            let (appended, change) = store.append_hub(HubChange { is_deletion: true, ..HubChange::of(repo) }).await?;
-            let deleted = store.index.delete_hub_repo(change.repo.id, Some(appended.number())).await;
-            Ok::<_, HubError>(store.settle_deletion(appended, deleted, change.repo).await?)
+            // Before the transaction, because claims may be removed after it.
+            server.deleting.names().insert(repo.storage_name.clone());
+            let is_deleted = server.store.index.delete_hub_repo(repo.id).await?;
+            if is_deleted {
+                server.store.record_deletion(&repo).await?;
+                tracing::info!(repo = repo.storage_name, "deleted a repository");
+            }
+            Ok::<_, HubError>(is_deleted)
         };
         if self.uninterrupted(delete).await? { Ok(()) } else { Err(HubError::NoRepo) }
+    }
+
+    /// Refuses registrations under the names of deleted repositories from now on, as long as their
+    /// claims are being removed. To be called before a server takes requests.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn load_deleted_repos(&self) -> Result<(), HubError> {
+        let mut after = 0;
+        while let Some(repo) = self.store.index.next_deleted_hub_repo(after).await? {
+            after = repo.id;
+            self.deleting.names().insert(repo.storage_name);
+        }
+        Ok(())
     }
 
     /// Removes the claims and the rows of all deleted repositories, in steps. A failure of one of
@@ -71,37 +123,76 @@ impl Server {
                 }
             }
         }
+        // Also the names of repositories whose deletion has failed.
+        let names: Vec<String> = self.deleting.names().iter().cloned().collect();
+        for name in names {
+            let lock = self.lock_hub_repo(&name).await;
+            if !self.is_deleting(&name).await? {
+                self.deleting.names().remove(&name);
+            }
+            drop(lock);
+        }
         Ok(())
     }
 
-    /// Removes what is left of a deleted repository. The caller holds the lock of its name.
+    async fn is_deleting(&self, storage_name: &str) -> Result<bool, HubError> {
+        let mut after = 0;
+        while let Some(repo) = self.store.index.next_deleted_hub_repo(after).await? {
+            if repo.storage_name == storage_name {
+                return Ok(true);
+            }
+            after = repo.id;
+        }
+        Ok(false)
+    }
+
+    /// Removes what is left of a deleted repository, before a creation with its name. The caller
+    /// holds the lock of the name.
+    ///
+    /// # Errors
+    ///
+    /// The store failed, or that takes longer than a client waits.
     pub(super) async fn purge(&self, repo: &HubRepo) -> Result<(), HubError> {
-        while self.purge_some(repo).await?.is_continue() {}
-        Ok(())
+        for _ in 0..CREATION_STEP_COUNT {
+            if self.purge_some(repo).await?.is_break() {
+                return Ok(());
+            }
+        }
+        Err(StoreError::from(Busy { is_above_share: false }).into())
     }
 
-    /// Removes some of the claims of a deleted repository, or its rows if it has none. The caller
-    /// holds the lock of its name, so no repository has been created under this name meanwhile.
+    /// Removes some of the claims of a deleted repository, or some of its rows if it has none. The
+    /// caller holds the lock of its name, so no repository has been created under it meanwhile.
     async fn purge_some(&self, repo: &HubRepo) -> Result<ControlFlow<()>, HubError> {
         let HubRepo { id, kind, namespace, name, storage_name, .. } = repo.clone();
-        let index = &self.store.index;
+        let (store, index) = (&self.store, &self.store.index);
         let deleted = index.find_deleted_hub_repo(kind, namespace, name).await?;
         if deleted.is_none_or(|deleted| deleted.id != id) {
             return Ok(ControlFlow::Break(()));
         }
+        if !index.is_hub_deletion_recorded(id).await? {
+            store.record_deletion(repo).await?;
+        }
         let claimed = index.files_after(Reader::Repo(storage_name.clone()), None, CLAIM_COUNT).await?;
         for file in &claimed {
-            let removed = self.store.remove_claims(file.hash, Some(storage_name.clone())).await?;
-            if removed.repos.is_empty() {
-                // Otherwise the next call would list it again, without end.
-                let what = format!("the claim to file {}", file.hash);
-                return Err(HubError::Inconsistent { repo: storage_name, what });
-            }
+            store.drop_claim(file.hash, &storage_name).await?;
         }
-        if !claimed.is_empty() {
+        if !claimed.is_empty() || index.drop_hub_rows(id).await? {
             return Ok(ControlFlow::Continue(()));
         }
+        let (appended, _) = store.append_hub(HubChange { is_end: true, ..HubChange::of(repo.clone()) }).await?;
+        appended.retain_applied().await?;
         index.drop_hub_repo(id).await?;
+        self.deleting.names().remove(&storage_name);
         Ok(ControlFlow::Break(()))
+    }
+}
+
+impl Store {
+    /// Appends the record of a deletion that was made.
+    async fn record_deletion(&self, repo: &HubRepo) -> Result<(), StoreError> {
+        let (appended, _) = self.append_hub(HubChange { is_deletion: true, ..HubChange::of(repo.clone()) }).await?;
+        appended.retain_applied().await?;
+        Ok(self.index.set_hub_repo_recorded(repo.id).await?)
     }
 }

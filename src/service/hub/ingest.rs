@@ -18,7 +18,7 @@ use crate::git::ObjectId;
 use crate::index::{Claim, ClaimState, HubBlob};
 use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::chain;
-use crate::service::access::Claims;
+use crate::service::access::{Claims, RepoScope};
 use crate::service::scope::domain;
 use crate::service::upload::{Packing, ReceivedFile};
 use crate::service::{BodyError, Server};
@@ -105,6 +105,12 @@ impl Server {
             return Ok(Some((FileHash::EMPTY, 0)));
         }
         let Some(found) = self.find_sha256(claims, sha256).await? else { return Ok(None) };
+        if claims.repo == RepoScope::All
+            && self.store.index.claimed_files(vec![found.file], claims.repo.to_string()).await?.is_empty()
+        {
+            // Only a repository has it, whose deletion would remove the file from all others.
+            return Ok(None);
+        }
         Ok(self.file_len(claims, found.file).await?.map(|len| (found.file, len)))
     }
 

@@ -9,9 +9,8 @@
 //! Each change of a repository is in the registration log before its transaction
 //! (`registration_log::hub`).
 //!
-//! What no branch or tag needs any more is deleted after a week ([`sweep`]). What it does not do:
-//! files that were uploaded and never committed are kept, until their repository is deleted
-//! ([`delete`]).
+//! What it does not do yet: files that no branch or tag needs any more, and files that were
+//! uploaded and never committed, are kept until their repository is deleted ([`delete`]).
 
 mod advance;
 mod card;
@@ -25,7 +24,6 @@ mod name;
 mod part;
 mod refs;
 mod squash;
-mod sweep;
 
 use std::sync::Arc;
 
@@ -36,6 +34,7 @@ pub(super) use self::advance::BranchLocks;
 pub(crate) use self::commit::MAX_CHANGE_COUNT;
 pub use self::commit::{Change, CommitRequest, Committed};
 pub(super) use self::copy::{Copying, Loading, hub_states, refs_of};
+pub(super) use self::delete::Deleting;
 pub(crate) use self::ingest::MAX_WHOLE_FILE_LEN;
 pub use self::ingest::WholeFile;
 pub use self::list::{Depth, HubEntry, HubPage};

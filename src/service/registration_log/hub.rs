@@ -43,8 +43,10 @@ pub(in crate::service) struct HubChange {
     pub(in crate::service) refs: BTreeMap<String, Option<ObjectId>>,
     /// Whether it is created.
     pub(in crate::service) is_creation: bool,
-    /// Whether it is deleted.
+    /// Whether it was deleted.
     pub(in crate::service) is_deletion: bool,
+    /// Whether nothing is left of it, since it was deleted.
+    pub(in crate::service) is_end: bool,
 }
 
 impl HubChange {
@@ -58,6 +60,7 @@ impl HubChange {
             refs: BTreeMap::new(),
             is_creation: false,
             is_deletion: false,
+            is_end: false,
         }
     }
 }
@@ -115,6 +118,7 @@ impl Store {
             refs: change.refs.clone(),
             is_creation: change.is_creation,
             is_deletion: change.is_deletion,
+            is_end: change.is_end,
             parts: last.into(),
             ..record
         };
@@ -154,6 +158,7 @@ impl Store {
             refs: BTreeMap::new(),
             is_creation: false,
             is_deletion: false,
+            is_end: false,
             is_state: false,
             parts: Bytes::new(),
         }
@@ -245,7 +250,7 @@ impl Store {
     pub(super) async fn complete_hub_records(&self) -> Result<(), StoreError> {
         while let Some(repo) = self.index.find_unrecorded_hub_repo().await? {
             let id = repo.id;
-            let (last, _) = self.append_state(repo).await?;
+            let last = self.append_state(repo).await?;
             self.index.set_hub_repo_recorded(id).await?;
             // The index has applied the record, since it was made from it.
             if let Some(store) = self.index.store_mark().await?.id {
@@ -256,8 +261,8 @@ impl Store {
     }
 
     /// Appends the whole state of a repository, which nothing changes meanwhile, as one change.
-    /// Returns its last record, and those before it.
-    async fn append_state(&self, repo: HubRepo) -> Result<(Seq, Vec<Seq>), StoreError> {
+    /// Returns its last record.
+    async fn append_state(&self, repo: HubRepo) -> Result<Seq, StoreError> {
         let refs = refs_of(self.index.as_ref(), repo.id).await?;
         let (mut groups, mut earlier) = (Groups::of(&repo), Vec::new());
         let mut record = self.partial(&repo);
@@ -289,29 +294,7 @@ impl Store {
         record.earlier = earlier.iter().map(|seq| seq.number()).collect();
         record.refs = refs.into_iter().map(|named| (named.name, Some(named.target))).collect();
         record.parts = groups.last.into();
-        Ok((self.append_parts(record).await?, earlier))
-    }
-
-    /// Ends the deletion of a repository, with the lock of its name. If it was not made, the log
-    /// gets the state of the repository again.
-    ///
-    /// # Errors
-    ///
-    /// The error of the deletion.
-    pub(in crate::service) async fn settle_deletion(
-        &self,
-        appended: AppendedRecord,
-        was_made: Result<bool, IndexError>,
-        repo: HubRepo,
-    ) -> Result<bool, IndexError> {
-        let look = async {
-            let found = self.index.find_hub_repo(repo.kind, repo.namespace, repo.name).await?;
-            let Some(found) = found.filter(|found| found.id == repo.id) else { return Ok(true) };
-            let (last, earlier) = self.append_state(found).await?;
-            self.appended(last, earlier, None).retain_applied().await?;
-            Ok(false)
-        };
-        self.settle_hub(appended, was_made, look).await
+        self.append_parts(record).await
     }
 }
 

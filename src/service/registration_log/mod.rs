@@ -179,6 +179,23 @@ impl Store {
         self.append(lock, Record::Remove { at: self.clock.now(), file, repo }).await
     }
 
+    /// Appends the record of a removal that was made already, with the lock of the file that was
+    /// taken before.
+    ///
+    /// # Errors
+    ///
+    /// The record could not be written. Then a rebuilt index would still have the claim.
+    pub(super) async fn append_made_removal(
+        &self,
+        lock: FileLock,
+        file: FileHash,
+        repo: String,
+    ) -> Result<(), StoreError> {
+        let appended = self.append(lock, Record::Remove { at: self.clock.now(), file, repo: Some(repo) }).await?;
+        appended.retain();
+        Ok(())
+    }
+
     /// Appends the record of new terms for registered files: the files of this shard, with their
     /// verification hashes. `new` are the new xorbs, whose owners are recorded. To be called when
     /// the xorbs are stored, before the transaction of the index that switches the files.

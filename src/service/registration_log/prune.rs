@@ -7,9 +7,9 @@
 //! second case blobs do not matter. If they did, records could stay for ever although no repository
 //! is charged for them. In the first case the index alone does not decide, because the records from
 //! which a lost index can be rebuilt must stay. A removal is obsolete when no older registration
-//! has its file. A change of a Hub repository is obsolete when the repository was deleted later and
-//! nothing of it is left. Such changes are removed at the end, the latest first, because a rebuild
-//! needs those before a change. A deletion is obsolete when there is no older change.
+//! has its file. A change of a Hub repository is obsolete when a later record says that nothing is
+//! left of the repository. Such changes are removed last, the latest first, because a rebuild needs
+//! those before a change. That record is obsolete when there is no older change.
 //!
 //! A record that the index has not applied is never obsolete. The last applied one stays, too,
 //! since the index is compared with it.
@@ -57,15 +57,12 @@ pub struct Pruning {
     mark: Option<StoreMark>,
     /// Files with a record of their removal.
     removed: HashMap<FileHash, Removed>,
-    /// The last deletion of each Hub repository, by its storage name. Empty with `is_purging`.
-    deleted: HashMap<String, Seq>,
+    /// The last end of each deleted Hub repository, by its storage name.
+    ended: HashMap<String, Seq>,
     /// Obsolete records of deleted Hub repositories, ascending.
     obsolete: Vec<Seq>,
     /// Deleted Hub repositories with older records.
     has_older: HashSet<String>,
-    /// Whether the claims of a deleted Hub repository are still being removed: an index that is
-    /// rebuilt must know that.
-    is_purging: bool,
     /// Whether an unreadable record was found. It may be a registration of any file, so no removal
     /// is obsolete then.
     found_damage: bool,
@@ -106,7 +103,6 @@ impl Store {
     pub async fn prune_records(&self, pruning: &mut Pruning, count: usize) -> Result<Option<Pruned>, StoreError> {
         if pruning.mark.is_none() {
             pruning.mark = Some(self.index.store_mark().await?);
-            pruning.is_purging = self.index.next_deleted_hub_repo(0).await?.is_some();
         }
         let mut left = count.max(1);
         while left > 0 {
@@ -200,16 +196,16 @@ impl Store {
     /// Checks the record of a change of a Hub repository in the current pass.
     fn prune_hub(&self, pruning: &mut Pruning, seq: Seq, change: HubRecord) {
         if !pruning.is_second_pass {
-            if change.is_deletion && self.is_old(change.at) && !pruning.is_purging && pruning.may_remove(seq) {
-                pruning.deleted.insert(change.storage_name, seq);
+            if change.is_end && self.is_old(change.at) && pruning.may_remove(seq) {
+                pruning.ended.insert(change.storage_name, seq);
             }
             return;
         }
-        let Some(deletion) = pruning.deleted.get(&change.storage_name).copied() else { return };
-        if seq < deletion {
+        let Some(end) = pruning.ended.get(&change.storage_name).copied() else { return };
+        if seq < end {
             pruning.obsolete.push(seq);
             pruning.has_older.insert(change.storage_name);
-        } else if seq == deletion && !pruning.has_older.contains(&change.storage_name) && !pruning.found_damage {
+        } else if seq == end && !pruning.has_older.contains(&change.storage_name) && !pruning.found_damage {
             pruning.obsolete.push(seq);
         }
     }

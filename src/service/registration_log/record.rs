@@ -92,6 +92,8 @@ pub(super) struct HubRecord {
     pub(super) is_creation: bool,
     /// Whether the repository was deleted.
     pub(super) is_deletion: bool,
+    /// Whether nothing is left of a deleted repository.
+    pub(super) is_end: bool,
     /// Whether `refs` are all branches and tags: the record was made from an index.
     pub(super) is_state: bool,
     /// The repository itself, then its new commits, directories and files.
@@ -178,6 +180,8 @@ enum Head {
         #[serde(default, skip_serializing_if = "is_false")]
         deleted: bool,
         #[serde(default, skip_serializing_if = "is_false")]
+        ended: bool,
+        #[serde(default, skip_serializing_if = "is_false")]
         state: bool,
     },
 }
@@ -244,6 +248,7 @@ impl Record {
                     refs: record.refs.into_iter().map(target).collect(),
                     created: record.is_creation,
                     deleted: record.is_deletion,
+                    ended: record.is_end,
                     state: record.is_state,
                 };
                 (head, record.parts)
@@ -254,7 +259,7 @@ impl Record {
 
 fn encode_head(head: &Head) -> Vec<u8> {
     let version = match head {
-        Head::Hub { deleted: true, .. } => VERSION,
+        Head::Hub { deleted: true, .. } | Head::Hub { ended: true, .. } => VERSION,
         Head::Hub { .. } => HUB_VERSION,
         Head::Register { .. } | Head::Remove { .. } | Head::Terms { .. } => FILES_VERSION,
     };
@@ -289,7 +294,7 @@ pub(super) fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
             Ok(Record::Remove { at: at(at_ms), file, repo })
         }
         Head::Terms { at_ms, owners } => Ok(Record::Terms { at: at(at_ms), owners, shard }),
-        Head::Hub { at_ms, storage_name, partial, earlier, refs, created, deleted, state } => {
+        Head::Hub { at_ms, storage_name, partial, earlier, refs, created, deleted, ended, state } => {
             let target = |(name, target): (String, Option<String>)| {
                 let id = target.map(|text| text.parse().map_err(|_| malformed("a branch names no commit id")));
                 Ok((name, id.transpose()?))
@@ -303,6 +308,7 @@ pub(super) fn parse(bytes: &Bytes) -> Result<Record, RecordError> {
                 refs,
                 is_creation: created,
                 is_deletion: deleted,
+                is_end: ended,
                 is_state: state,
                 parts: shard,
             }))

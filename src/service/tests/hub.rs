@@ -11,6 +11,7 @@ use super::{Moment, Setup};
 use crate::blob::records::{RecordStore, Seq};
 use crate::runtime::clock::Timestamp;
 use crate::service::access::{Claims, Scope};
+use crate::service::gc::Pace;
 use crate::service::{Change, CommitRequest, Depth, HubError, HubName, OpenRepo, Pruned, RepoKind, Server};
 
 const TAG: &str = "refs/tags/v1";
@@ -150,6 +151,8 @@ async fn check_change_with_fault(number: usize, n: usize, moment: Moment) -> boo
         Err(error) => panic!("{case}: {error:?}"),
     }
     let after = seen(&server).await;
+    // A deletion has its record after its transaction.
+    server.purge_deleted_repos(&Pace::default()).await.unwrap();
     // All of a change is seen, or nothing.
     for (state, what) in [(&now, "index"), (&logged, "log")] {
         assert!(*state == before || *state == after, "{what}, {case}: {state:#?}");

@@ -1,15 +1,22 @@
 //! Deletion of Hub repositories: what it removes, what it leaves, and how a failure continues.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::stream;
+use sha2::Digest;
+
 use super::hub::{claims, commit, create, name, put, seen};
 use super::records::{prune, rebuild};
-use super::{Moment, Setup};
+use super::{BodyError, Moment, Setup};
 use crate::blob::records::RecordStore;
-use crate::index::{HubIndex, HubSweepIndex, ListIndex, Reader, UsageIndex};
+use crate::format::shard::Sha256;
+use crate::index::{HubDeletionIndex, HubIndex, ListIndex, Reader, UsageIndex};
 use crate::service::gc::Pace;
-use crate::service::{HubError, Pruning, RepoKind, Server};
+use crate::service::hub::{Copying, Loading, hub_states};
+use crate::service::{HubError, Pruning, RepoKind, Server, WholeFile};
 
 /// Two repositories with one file in common.
 async fn setup() -> Setup {
@@ -136,6 +143,8 @@ async fn log_is_pruned_of_the_files_of_deleted_repositories() {
     // A rebuilt index must know that the claims are still there.
     assert_eq!(prune(&setup, 3).await.hub_count, 0);
     server.purge_deleted_repos(&Pace::default()).await.unwrap();
+    assert_eq!(prune(&setup, 3).await.hub_count, 0, "the purge has just ended");
+    setup.clock.advance(Duration::from_secs(2 * 24 * 3600));
     create(&server, "other").await.unwrap();
     commit(&server, "other", vec![put("new.txt")]).await.unwrap();
     let expected = seen(&server).await;
@@ -158,21 +167,97 @@ async fn log_is_pruned_of_the_files_of_deleted_repositories() {
     assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), expected));
 }
 
-/// The record of the deletion is there, and its transaction has failed. Then the log has the state
-/// of the repository again.
+/// A deletion whose outcome the client does not know is made or not, and loses no later commit.
 #[tokio::test]
-async fn failed_deletion_is_not_made_by_a_rebuild() {
+async fn failed_deletion_is_made_later_or_never() {
+    for moment in [Moment::Before, Moment::After] {
+        let setup = setup().await;
+        let server = setup.process();
+        setup.faults.arm_at("delete_hub_repo", moment);
+        delete(&server, "repo").await.unwrap_err();
+        setup.faults.disarm();
+        server.purge_deleted_repos(&Pace::default()).await.unwrap();
+        // Also if it was not made, a registration is not refused any more.
+        if moment == Moment::After {
+            create(&server, "repo").await.unwrap();
+        }
+        commit(&server, "repo", vec![put("later.txt")]).await.unwrap();
+        let after = seen(&server).await;
+        assert_eq!(after["repo"].refs()["refs/heads/main"].1.contains_key("own.txt"), moment == Moment::Before);
+        let rebuilt = rebuild(&setup).await.unwrap();
+        let found = seen(&setup.process_with(&rebuilt.index)).await;
+        assert_eq!((rebuilt.problems, found), (Vec::new(), after), "{moment:?}");
+    }
+}
+
+/// Registers a file for a repository, without a commit.
+async fn push(server: &Arc<Server>, repo: &str, text: &'static str) -> Result<(), HubError> {
+    let (claims, body) = (claims(repo), stream::iter([Ok::<_, BodyError>(Bytes::from_static(text.as_bytes()))]));
+    let sha256 = Sha256::from_digest(sha2::Sha256::digest(text).into());
+    let len = text.len() as u64;
+    server.receive_whole_file(WholeFile { tenant: claims.tenant(), claims: &claims, sha256, len, body }).await
+}
+
+/// What is acknowledged under the name of a deleted repository stays, also in a rebuilt index.
+#[tokio::test]
+async fn file_that_is_pushed_to_the_name_later_stays() {
     let setup = setup().await;
-    let server = setup.process();
-    let before = seen(&server).await;
-    setup.faults.arm_at("delete_hub_repo", Moment::Before);
-    delete(&server, "repo").await.unwrap_err();
-    setup.faults.disarm();
-    commit(&server, "repo", vec![put("later.txt")]).await.unwrap();
-    let after = seen(&server).await;
-    assert_ne!(after, before);
+    let mut server = setup.process();
+    delete(&server, "repo").await.unwrap();
+    push(&server, "repo", "meanwhile").await.unwrap_err();
+    // Also after a restart.
+    server = setup.process();
+    server.load_deleted_repos().await.unwrap();
+    push(&server, "repo", "meanwhile").await.unwrap_err();
+    push(&server, "other", "of another").await.unwrap();
+    server.purge_deleted_repos(&Pace::default()).await.unwrap();
+    push(&server, "repo", "later").await.unwrap();
+    assert_eq!(claim_count(&setup, "repo").await, 1);
     let rebuilt = rebuild(&setup).await.unwrap();
-    assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), after));
+    assert_eq!(rebuilt.problems, [""; 0]);
+    let later = setup.process_with(&rebuilt.index);
+    later.load_deleted_repos().await.unwrap();
+    later.purge_deleted_repos(&Pace::default()).await.unwrap();
+    let reader = Reader::Repo(name("repo").storage_name());
+    assert_eq!(rebuilt.index.files_after(reader, None, 100).await.unwrap().len(), 1);
+    push(&later, "repo", "and more").await.unwrap();
+}
+
+/// An archive has the deleted repository, and then one of its name or of another case.
+#[tokio::test]
+async fn restore_has_the_last_repository_of_a_name() {
+    for later in ["repo", "REPO"] {
+        let setup = setup().await;
+        let server = setup.process();
+        let target = Setup::new().await;
+        let mut loading = Loading::begin(&target.index);
+        for round in 0..2 {
+            for state in hub_states(&setup.index).await.unwrap() {
+                let mut copying = Copying::begin(&setup.index, state);
+                loop {
+                    let parts = copying.next().await.unwrap();
+                    if parts.is_empty() {
+                        break;
+                    }
+                    for part in parts {
+                        assert!(loading.push(part).await.unwrap());
+                    }
+                }
+            }
+            if round == 0 {
+                delete(&server, "repo").await.unwrap();
+                server.purge_deleted_repos(&Pace::default()).await.unwrap();
+                setup.clock.advance(Duration::from_secs(1));
+                create(&server, later).await.unwrap();
+            }
+        }
+        loading.finish().await.unwrap();
+        let restored =
+            target.index.find_hub_repo(RepoKind::Model, "me".to_owned(), later.to_owned()).await.unwrap().unwrap();
+        assert_eq!(restored.storage_name, name(later).storage_name());
+        let commits = target.index.list_hub_commits(restored.id, None, 9).await.unwrap();
+        assert_eq!(commits.len(), 1, "nothing of the deleted one is left");
+    }
 }
 
 /// A copy that a deletion overtakes has no branches, so a restore discards it.
@@ -180,13 +265,13 @@ async fn failed_deletion_is_not_made_by_a_rebuild() {
 async fn copy_of_a_repository_that_is_deleted_meanwhile_is_cut_off() {
     let setup = setup().await;
     let server = setup.process();
-    let states = crate::service::hub::hub_states(&setup.index).await.unwrap();
+    let states = hub_states(&setup.index).await.unwrap();
     delete(&server, "repo").await.unwrap();
     server.purge_deleted_repos(&Pace::default()).await.unwrap();
     let target = Setup::new().await;
-    let mut loading = crate::service::hub::Loading::begin(&target.index);
+    let mut loading = Loading::begin(&target.index);
     for state in states {
-        let mut copying = crate::service::hub::Copying::begin(&setup.index, state);
+        let mut copying = Copying::begin(&setup.index, state);
         loop {
             let parts = copying.next().await.unwrap();
             if parts.is_empty() {
@@ -200,4 +285,40 @@ async fn copy_of_a_repository_that_is_deleted_meanwhile_is_cut_off() {
     loading.finish().await.unwrap();
     let repos = target.index.list_hub_repos(RepoKind::Model, None, i64::MAX, 9).await.unwrap();
     assert_eq!(repos.iter().map(|repo| repo.name.as_str()).collect::<Vec<_>>(), ["other"]);
+}
+
+/// The files that a repository has a claim to.
+async fn claimed(setup: &Setup, repo: &str) -> BTreeSet<String> {
+    let reader = Reader::Repo(name(repo).storage_name());
+    let files = setup.index.files_after(reader, None, 100).await.unwrap();
+    files.into_iter().map(|file| file.hash.to_string()).collect()
+}
+
+/// A user removes a claim after a commit has stored its contents, and before it has the lock.
+#[tokio::test]
+async fn commit_whose_claim_was_removed_meanwhile_is_refused() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    let before = seen(&server).await;
+    let lock = server.lock_hub_repo(&name("repo").storage_name()).await;
+    let committing = commit(&server, "repo", vec![put("a.txt")]);
+    let removing = async {
+        // The contents of the commit are stored before it takes the lock.
+        let mut claims = claimed(&setup, "repo").await;
+        let known = claims.clone();
+        while claims.len() == known.len() {
+            tokio::task::yield_now().await;
+            claims = claimed(&setup, "repo").await;
+        }
+        let new = claims.difference(&known).next().unwrap().parse().unwrap();
+        server.store.remove_claims(new, Some(name("repo").storage_name())).await.unwrap();
+        drop(lock);
+    };
+    let (committed, ()) = tokio::join!(committing, removing);
+    assert!(matches!(committed, Err(HubError::Moving)), "{committed:?}");
+    assert_eq!(seen(&server).await, before);
+    // A repetition stores the contents again.
+    commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
+    seen(&server).await;
 }

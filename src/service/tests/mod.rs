@@ -17,7 +17,6 @@ mod granted;
 mod health;
 mod hub;
 mod hub_deletion;
-mod hub_sweep;
 mod large;
 mod late;
 mod left_records;

@@ -20,6 +20,7 @@ fn all() -> Vec<Record> {
         refs: BTreeMap::from([main, ("refs/tags/v1".to_owned(), None)]),
         is_creation: false,
         is_deletion: false,
+        is_end: false,
         is_state: false,
         parts: shard.clone(),
     };
@@ -30,7 +31,7 @@ fn all() -> Vec<Record> {
         Record::Remove { at: AT, file, repo: Some("org/\n\"a".to_owned()) },
         Record::Terms { at: AT, owners: registered.owners, shard: shard.clone() },
         Record::Terms { at: AT, owners: BTreeMap::new(), shard },
-        Record::Hub(HubRecord { is_partial: true, is_creation: true, ..hub.clone() }),
+        Record::Hub(HubRecord { is_partial: true, is_creation: true, is_end: true, ..hub.clone() }),
         Record::Hub(HubRecord { is_deletion: true, is_state: true, parts: Bytes::new(), ..hub.clone() }),
         Record::Hub(hub),
     ]

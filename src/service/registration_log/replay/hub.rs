@@ -6,7 +6,7 @@
 //! the later record was written, the earlier change had been made or had failed.
 //!
 //! A deletion hides the repository. Its claims to files have records of their own, which may be
-//! later or missing. The next start ends the deletion.
+//! later or missing. If the record of its end is missing, the next start ends the deletion.
 
 use std::collections::HashSet;
 
@@ -99,8 +99,8 @@ impl Replay<'_> {
                 Err(why) => return Ok(Err(why)),
             }
         }
-        if change.is_deletion {
-            return Ok(Ok(self.replay_deletion(repo).await?));
+        if change.is_deletion || change.is_end {
+            return Ok(Ok(self.replay_deletion(repo, change.is_end).await?));
         }
         let known = match self.known_repo(&repo, change.is_creation || change.is_state).await? {
             Ok(known) => known,
@@ -123,15 +123,19 @@ impl Replay<'_> {
         Ok(Ok(()))
     }
 
-    /// A repository that is not there is deleted already, or was left out.
-    async fn replay_deletion(
-        &self,
-        HubRepo { kind, namespace, name, storage_name, .. }: HubRepo,
-    ) -> Result<(), StoreError> {
-        let index = self.store.index.as_ref();
-        let found = index.find_hub_repo(kind, namespace, name).await?;
-        if let Some(found) = found.filter(|found| found.storage_name == storage_name) {
-            index.delete_hub_repo(found.id, None).await?;
+    /// A repository that is not there is deleted already, or was left out. At its end nothing is
+    /// left of it, also if the record of its deletion was damaged.
+    async fn replay_deletion(&self, repo: HubRepo, is_end: bool) -> Result<(), StoreError> {
+        let (index, HubRepo { kind, namespace, name, storage_name, .. }) = (self.store.index.as_ref(), repo);
+        let live = index.find_hub_repo(kind, namespace.clone(), name.clone()).await?;
+        let deleted = index.find_deleted_hub_repo(kind, namespace, name).await?;
+        for found in live.into_iter().chain(deleted).filter(|found| found.storage_name == storage_name) {
+            if is_end {
+                index.drop_hub_repo(found.id).await?;
+            } else {
+                index.delete_hub_repo(found.id).await?;
+                index.set_hub_repo_recorded(found.id).await?;
+            }
         }
         Ok(())
     }

@@ -6,8 +6,7 @@ use futures_util::future::BoxFuture;
 use super::{FaultyIndex, index_error};
 use crate::git::ObjectId;
 use crate::index::{
-    HubBlob, HubCommit, HubGarbage, HubIndex, HubObject, HubRef, HubRepo, HubSweepIndex, HubTree, IndexError,
-    NewHubRepo, RepoKind,
+    HubBlob, HubCommit, HubDeletionIndex, HubIndex, HubRef, HubRepo, HubTree, IndexError, NewHubRepo, RepoKind,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -160,9 +159,17 @@ impl HubIndex for FaultyIndex {
     }
 }
 
-impl HubSweepIndex for FaultyIndex {
-    fn delete_hub_repo(&self, repo: i64, record: Option<u64>) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.faults.around("delete_hub_repo", self.inner.delete_hub_repo(repo, record), index_error).boxed()
+impl HubDeletionIndex for FaultyIndex {
+    fn delete_hub_repo(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("delete_hub_repo", self.inner.delete_hub_repo(repo), index_error).boxed()
+    }
+
+    fn is_hub_deletion_recorded(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.inner.is_hub_deletion_recorded(repo)
+    }
+
+    fn drop_hub_rows(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("drop_hub_rows", self.inner.drop_hub_rows(repo), index_error).boxed()
     }
 
     fn find_deleted_hub_repo(
@@ -180,62 +187,5 @@ impl HubSweepIndex for FaultyIndex {
 
     fn drop_hub_repo(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>> {
         self.faults.around("drop_hub_repo", self.inner.drop_hub_repo(repo), index_error).boxed()
-    }
-
-    fn next_unswept_hub_repo(
-        &self,
-        after: i64,
-        before: Timestamp,
-    ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
-        self.inner.next_unswept_hub_repo(after, before)
-    }
-
-    fn set_hub_repo_swept(&self, repo: i64, began: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.faults.around("set_hub_repo_swept", self.inner.set_hub_repo_swept(repo, began), index_error).boxed()
-    }
-
-    fn hub_generation(&self, repo: i64) -> BoxFuture<'_, Result<Option<i64>, IndexError>> {
-        self.faults.around("hub_generation", self.inner.hub_generation(repo), index_error).boxed()
-    }
-
-    fn list_hub_garbage(
-        &self,
-        repo: i64,
-        after: Option<ObjectId>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Vec<HubGarbage>, IndexError>> {
-        self.inner.list_hub_garbage(repo, after, limit)
-    }
-
-    fn set_hub_unneeded(
-        &self,
-        repo: i64,
-        commits: Vec<ObjectId>,
-        since: Option<Timestamp>,
-    ) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.faults.around("set_hub_unneeded", self.inner.set_hub_unneeded(repo, commits, since), index_error).boxed()
-    }
-
-    fn drop_hub_commits(&self, repo: i64, commits: Vec<ObjectId>) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.faults.around("drop_hub_commits", self.inner.drop_hub_commits(repo, commits), index_error).boxed()
-    }
-
-    fn list_hub_ids(
-        &self,
-        repo: i64,
-        object: HubObject,
-        after: Option<ObjectId>,
-        limit: u32,
-    ) -> BoxFuture<'_, Result<Vec<ObjectId>, IndexError>> {
-        self.inner.list_hub_ids(repo, object, after, limit)
-    }
-
-    fn drop_hub_objects(
-        &self,
-        repo: i64,
-        object: HubObject,
-        ids: Vec<ObjectId>,
-    ) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.faults.around("drop_hub_objects", self.inner.drop_hub_objects(repo, object, ids), index_error).boxed()
     }
 }

@@ -254,7 +254,8 @@ pub(super) async fn begin_store(
     let location = StoreLocation::of(config);
     let prepared = prepare_store(config, &location, &server.store).await;
     let (recovered, recorded) = prepared.map_err(|error| advice::explain(&location, error))?;
-    server.load_deleted_repos().await.context("cannot read which repositories were deleted")?;
+    let loaded = server.load_deleted_repos().await.context("cannot read which repositories were deleted");
+    loaded.map_err(|error| advice::explain(&location, error))?;
     Ok(OpenedStore { server, index, recovered, recorded })
 }
 

@@ -96,6 +96,11 @@ pub enum Registered {
 /// instead. Never in unit tests, so that the same steps are made on every machine.
 pub(super) const WHOLE_TIME: Duration = if cfg!(test) { Duration::MAX } else { Duration::from_millis(25) };
 
+/// After this time a transaction of steps begins no further batch: those of registrations, removals
+/// and deletions. The current batch and the commit take additional time, and no write should block
+/// other writers for over 50 ms.
+pub(super) const STEP_TIME: Duration = Duration::from_millis(10);
+
 impl Registration {
     /// Whether the registration is short: [`RegisterIndex::register_of`] writes it within some
     /// milliseconds, or finds that it cannot. Other registrations must be written in steps.

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::access::{Claims, RepoScope, Scope};
 use super::error::StoreError;
+use super::permits::PATIENCE;
 use super::{Server, Store};
 use crate::format::FileHash;
 use crate::index::RemovedClaims;
@@ -82,7 +83,7 @@ impl Store {
     /// made. A later registration of the file would change nothing and have no record, so a rebuilt
     /// index would lack the file.
     pub(super) async fn drop_claim(&self, file: FileHash, repo: &str) -> Result<(), StoreError> {
-        let lock = self.file_locks.lock([file]).await;
+        let lock = self.file_locks.lock_within(PATIENCE, [file]).await?;
         let removed = self.index.remove_claims_of(file, Some(repo.to_owned()), self.clock.now(), None).await?;
         if removed.repos.is_empty() {
             return Ok(());
@@ -92,11 +93,7 @@ impl Store {
 
     /// Removes the claim of this repository, or all claims. Then deletes rows of removed files, but
     /// only a few steps of them.
-    pub(super) async fn remove_claims(
-        &self,
-        file: FileHash,
-        repo: Option<String>,
-    ) -> Result<RemovedClaims, StoreError> {
+    async fn remove_claims(&self, file: FileHash, repo: Option<String>) -> Result<RemovedClaims, StoreError> {
         let appended = self.append_removal(file, repo.clone()).await?;
         let removed = self.index.remove_claims_of(file, repo, self.clock.now(), Some(appended.number())).await;
         match &removed {

@@ -244,6 +244,11 @@ async fn dropped_repository_leaves_no_row_and_its_name_is_free(db: Db) {
     // More than one step deletes.
     let many = (0..100).map(|n| HubTree { id: wide(n), entries: vec![7; 100_000] }).collect();
     db.add_hub_objects(number, many, (0..99).map(blob).collect(), NOW).await.unwrap();
+    // In steps, of which each ends by itself.
+    db.delete_hub_repo(number).await.unwrap();
+    while db.drop_hub_rows(number).await.unwrap() {}
+    assert_eq!(db.list_hub_trees(number, None, 9).await.unwrap(), []);
+    assert_eq!(db.next_deleted_hub_repo(0).await.unwrap().map(|repo| repo.id), Some(number));
     db.drop_hub_repo(number).await.unwrap();
     assert_eq!(db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "bert".to_owned()).await.unwrap(), None);
     assert_eq!(db.list_hub_refs(number, String::new(), 9).await.unwrap(), []);

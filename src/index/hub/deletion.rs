@@ -1,4 +1,4 @@
-//! Deletion of Hub repositories. The caller holds the lock of the repository's name.
+//! Deletion of Hub repositories. A caller that changes one holds the lock of its name.
 
 use futures_util::future::BoxFuture;
 

@@ -7,6 +7,7 @@ macro_rules! hub_deletion_verbs {
         use std::time::Instant;
 
         use crate::index::hub::HubDeletionIndex;
+        use crate::index::register::STEP_TIME;
 
         impl HubDeletionIndex for $index {
             fn delete_hub_repo(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>> {
@@ -51,7 +52,7 @@ macro_rules! hub_deletion_verbs {
                     let mut is_more = false;
                     'step: for (statement, count) in sql::DROP_SOME {
                         while tx.execute(query(statement).bind(repo).bind(count)).await? > 0 {
-                            is_more = began.elapsed() >= sql::STEP_TIME;
+                            is_more = began.elapsed() >= STEP_TIME;
                             if is_more {
                                 break 'step;
                             }

@@ -1,8 +1,6 @@
 //! The SQL of [`HubIndex`](super::HubIndex), one text for every database: parameters are `$1` and
 //! so on, and each statement is in the common part of the dialects.
 
-use std::time::Duration;
-
 use super::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
 use crate::git::ObjectId;
 use crate::index::decode::by_name;
@@ -128,10 +126,6 @@ pub(in crate::index) const DISCARD: [&str; 4] = [
 
 /// Objects that one transaction adds: an insert takes some 10 µs each.
 pub(in crate::index) const BATCH_COUNT: usize = 1000;
-
-/// A step that has taken this long ends, so that other writers need not wait for a large
-/// repository.
-pub(in crate::index) const STEP_TIME: Duration = Duration::from_millis(10);
 
 /// Object ids in one statement.
 pub(in crate::index) const FIND_COUNT: usize = 500;

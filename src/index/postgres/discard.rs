@@ -7,7 +7,7 @@
 //! listed for an abandoned registration, too, and its claim is removed in the same way.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sqlx::query;
 
@@ -18,10 +18,8 @@ use super::remove::{MAKE_INVISIBLE, SMALL_CHARGE_COUNT, touch_unreferenced};
 use super::rows::row;
 use super::tx::Tx;
 use crate::index::error::IndexError;
+use crate::index::register::STEP_TIME;
 use crate::runtime::clock::Timestamp;
-
-/// After this time a step begins no further batch.
-const STEP_TIME: Duration = Duration::from_millis(10);
 
 /// Listed files of one batch. Two in unit tests, for several steps.
 const BATCH_FILE_COUNT: i64 = if cfg!(test) { 2 } else { 64 };

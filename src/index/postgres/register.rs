@@ -15,7 +15,7 @@ mod entry;
 mod insert;
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -32,13 +32,9 @@ use super::tx::Tx;
 use super::usage::usages;
 use crate::format::{ChunkHash, XorbHash};
 use crate::index::error::IndexError;
-use crate::index::register::WHOLE_TIME;
+use crate::index::register::{STEP_TIME, WHOLE_TIME};
 use crate::index::{Cursor, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
 use crate::runtime::clock::Timestamp;
-
-/// After this time a step writes no further batch. The current batch and the commit take additional
-/// time, and no write should block other writers for over 50 ms.
-const STEP_TIME: Duration = Duration::from_millis(10);
 
 /// Files of one batch, which one statement of each kind writes. One in unit tests, so that a step
 /// can end between small files.

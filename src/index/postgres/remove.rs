@@ -5,7 +5,7 @@
 //! its references and then its claims. After a crash the next sweep continues. Until then the
 //! references retain their xorbs, and the repositories are charged for them.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sqlx::query;
 
@@ -14,10 +14,8 @@ use super::millis;
 use super::rows::row;
 use super::tx::Tx;
 use crate::index::error::IndexError;
+use crate::index::register::STEP_TIME;
 use crate::runtime::clock::Timestamp;
-
-/// After this time a transaction sweeps no further file.
-const STEP_TIME: Duration = Duration::from_millis(10);
 
 /// Rows of terms of one step: up to 1.4 MiB, in one statement.
 const STEP_RUN_COUNT: usize = 64;

@@ -12,7 +12,7 @@
 //! this, `hide_claim` in `remove.rs` creates an abandoned registration that lists the file.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sqlx::query;
 
@@ -23,10 +23,8 @@ use super::remove::{MAKE_INVISIBLE, SMALL_CHARGE_COUNT, touch_unreferenced};
 use super::rows::row;
 use super::tx::Tx;
 use crate::index::error::IndexError;
+use crate::index::register::STEP_TIME;
 use crate::runtime::clock::Timestamp;
-
-/// After this time a step begins no further batch.
-const STEP_TIME: Duration = Duration::from_millis(10);
 
 /// The maximum number of listed files in one batch. Two in unit tests, so that several steps occur
 /// there.

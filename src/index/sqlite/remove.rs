@@ -6,7 +6,7 @@
 //! sweep continues. Until a reference is deleted it retains its xorb, and the repositories of a
 //! large file are charged for this xorb.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sqlx::query;
 
@@ -15,10 +15,8 @@ use super::millis;
 use super::rows::row;
 use super::tx::Tx;
 use crate::index::error::IndexError;
+use crate::index::register::STEP_TIME;
 use crate::runtime::clock::Timestamp;
-
-/// After this time a transaction sweeps no further file.
-const STEP_TIME: Duration = Duration::from_millis(10);
 
 /// The number of rows with terms that one step deletes: up to 1.4 MiB, whose pages SQLite frees one
 /// by one.

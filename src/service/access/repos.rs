@@ -113,11 +113,18 @@ impl Namespace {
         self.parts().1
     }
 
+    /// Whether it has repositories of this kind, named as in paths.
+    #[must_use]
+    pub fn has_kind(&self, plural: &str) -> bool {
+        let (kind, _) = self.parts();
+        kind == "*" || kind == plural
+    }
+
     fn covers(&self, repo: &Repo) -> bool {
-        let (kind, name) = self.parts();
         let mut parts = repo.as_str().splitn(3, '/');
-        let is_of_kind = parts.next().is_some_and(|found| kind == "*" || found == kind);
-        is_of_kind && parts.next() == Some(name) && parts.next().is_some_and(|rest| !rest.is_empty())
+        parts.next().is_some_and(|kind| self.has_kind(kind))
+            && parts.next() == Some(self.name())
+            && parts.next().is_some_and(|rest| !rest.is_empty())
     }
 }
 

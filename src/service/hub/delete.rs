@@ -12,6 +12,10 @@
 //! order a crash between the two leaves a deletion that was not acknowledged, and a rebuild then
 //! brings the repository back.
 //!
+//! A claim is removed in the same order. So if the index is lost after a crash, or after a record
+//! could not be written, some claims of the deleted repository may be back. They keep their files,
+//! and count for the quota of the name.
+//!
 //! All claims under the storage name are removed, also to files that no commit has. Files that were
 //! uploaded without authentication have no such claim, so they stay.
 
@@ -25,7 +29,6 @@ use crate::runtime::fair::Busy;
 use crate::runtime::telemetry::chain;
 use crate::service::access::{Claims, RepoScope, Scope};
 use crate::service::gc::Pace;
-
 use crate::service::registration_log::HubChange;
 use crate::service::{Server, Store, StoreError};
 
@@ -87,11 +90,8 @@ impl Server {
     ///
     /// The index does not respond.
     pub async fn load_deleted_repos(&self) -> Result<(), HubError> {
-        let mut after = 0;
-        while let Some(repo) = self.store.index.next_deleted_hub_repo(after).await? {
-            after = repo.id;
-            self.deleting.names().insert(repo.storage_name);
-        }
+        let deleted = self.store.deleted_repos().await?;
+        self.deleting.names().extend(deleted.into_iter().map(|repo| repo.storage_name));
         Ok(())
     }
 
@@ -102,9 +102,7 @@ impl Server {
     ///
     /// The index does not respond.
     pub async fn purge_deleted_repos(&self, pace: &Pace) -> Result<(), HubError> {
-        let mut after = 0;
-        while let Some(repo) = self.store.index.next_deleted_hub_repo(after).await? {
-            after = repo.id;
+        for repo in self.store.deleted_repos().await? {
             loop {
                 let lock = self.lock_hub_repo(&repo.storage_name).await;
                 let purged = self.purge_some(&repo).await;
@@ -127,23 +125,12 @@ impl Server {
         let names: Vec<String> = self.deleting.names().iter().cloned().collect();
         for name in names {
             let lock = self.lock_hub_repo(&name).await;
-            if !self.is_deleting(&name).await? {
+            if !self.store.deleted_repos().await?.iter().any(|repo| repo.storage_name == name) {
                 self.deleting.names().remove(&name);
             }
             drop(lock);
         }
         Ok(())
-    }
-
-    async fn is_deleting(&self, storage_name: &str) -> Result<bool, HubError> {
-        let mut after = 0;
-        while let Some(repo) = self.store.index.next_deleted_hub_repo(after).await? {
-            if repo.storage_name == storage_name {
-                return Ok(true);
-            }
-            after = repo.id;
-        }
-        Ok(false)
     }
 
     /// Removes what is left of a deleted repository, before a creation with its name. The caller
@@ -189,6 +176,15 @@ impl Server {
 }
 
 impl Store {
+    /// The deleted repositories of which something is left.
+    async fn deleted_repos(&self) -> Result<Vec<HubRepo>, StoreError> {
+        let mut found: Vec<HubRepo> = Vec::new();
+        while let Some(next) = self.index.next_deleted_hub_repo(found.last().map_or(0, |last| last.id)).await? {
+            found.push(next);
+        }
+        Ok(found)
+    }
+
     /// Appends the record of a deletion that was made.
     async fn record_deletion(&self, repo: &HubRepo) -> Result<(), StoreError> {
         let (appended, _) = self.append_hub(HubChange { is_deletion: true, ..HubChange::of(repo.clone()) }).await?;

@@ -281,13 +281,8 @@ impl OpenRepo {
     }
 
     fn inconsistent(&self, what: String) -> HubError {
-        missing(&self.repo, what)
+        HubError::Inconsistent { repo: self.repo.storage_name.clone(), what }
     }
-}
-
-/// The error if a row of a repository is missing or damaged.
-fn missing(repo: &HubRepo, what: String) -> HubError {
-    HubError::Inconsistent { repo: repo.storage_name.clone(), what }
 }
 
 /// The claims under which a caller acts on a repository: those for all repositories or for its

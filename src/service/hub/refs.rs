@@ -61,7 +61,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`HubError::Exists`], or these claims do not permit it.
+    /// [`HubError::Exists`], these claims do not permit it, or much is left of a deleted repository
+    /// of the name.
     pub async fn create_hub_repo(
         self: &Arc<Self>,
         claims: &Claims,
@@ -155,13 +156,16 @@ impl Server {
             return Ok((self.own_repo(kind, repo).await?.into_iter().filter(|_| before.is_none()).collect(), None));
         }
         let namespace = match &claims.repo {
+            RepoScope::Namespace(namespace) if !namespace.has_kind(kind.plural()) => return Ok((Vec::new(), None)),
             RepoScope::Namespace(namespace) => Some(namespace.name().to_owned()),
             RepoScope::All | RepoScope::One(_) => None,
         };
+        let is_filtered = namespace.is_some();
         let rows = self.store.index.list_hub_repos(kind, namespace, before.unwrap_or(i64::MAX), limit).await?;
         let next = rows.last().map(|last| last.id).filter(|_| rows.len() == limit as usize);
         // The index does not distinguish the case of the namespace.
-        let is_covered = |row: &HubRepo| row.storage_name.parse().is_ok_and(|repo| claims.repo.covers(&repo));
+        let is_covered =
+            |row: &HubRepo| !is_filtered || row.storage_name.parse().is_ok_and(|repo| claims.repo.covers(&repo));
         Ok((rows.into_iter().filter(is_covered).collect(), next))
     }
 

@@ -33,7 +33,8 @@ impl Server {
             let look = async {
                 let found = store.index.find_hub_repo(kind, namespace, name).await?;
                 let is_set = found.as_ref().is_some_and(|found| found.is_private == is_private);
-                store.append_present(found.filter(|_| !is_set).map(HubChange::of)).await
+                // What the log must say if it was not set.
+                Ok(found.filter(|_| !is_set).map(HubChange::of))
             };
             Ok::<_, HubError>(store.settle_hub(appended, set, look).await?)
         };

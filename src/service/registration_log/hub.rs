@@ -179,30 +179,21 @@ impl Store {
         let look = async {
             let now = self.index.find_hub_ref(repo.id, name.clone()).await?;
             if now == target {
-                return Ok(true);
+                return Ok(None);
             }
             // As it is, since `repo` may be the repository after the change.
             let found = self.index.find_hub_repo(repo.kind, repo.namespace, repo.name).await?;
             let refs = BTreeMap::from([(name, now)]);
-            self.append_present(found.map(|found| HubChange { refs, ..HubChange::of(found) })).await
+            Ok(found.map(|found| HubChange { refs, ..HubChange::of(found) }))
         };
         self.settle_hub(appended, was_made, look).await
     }
 
-    /// Appends what the log must say after a change that was not made: `present`, if a repository
-    /// is there. Returns whether the change was made, and so `false` if something was appended.
-    pub(in crate::service) async fn append_present(&self, present: Option<HubChange>) -> Result<bool, StoreError> {
-        let Some(present) = present else { return Ok(true) };
-        let (appended, _) = self.append_hub(present).await?;
-        appended.retain_applied().await?;
-        Ok(false)
-    }
-
     /// Ends a change: removes its record if it was refused. After an error, `look` finds out
-    /// whether it was made. If not, it appends what the log must say, so that no start and no
-    /// rebuild applies the failed change after a later one that changes nothing and has no record.
-    /// The record of the failed change stays: its transaction may show after a power cut all the
-    /// same. If the look or the append fails, only the record stays.
+    /// whether it was made: it returns `None`, or else what the log must say. That is appended, so
+    /// that no start and no rebuild applies the failed change after a later one that changes
+    /// nothing and has no record. The record of the failed change stays: its transaction may show
+    /// after a power cut all the same. If the look or the append fails, only the record stays.
     ///
     /// # Errors
     ///
@@ -211,7 +202,7 @@ impl Store {
         &self,
         appended: AppendedRecord,
         was_made: Result<bool, IndexError>,
-        look: impl Future<Output = Result<bool, StoreError>>,
+        look: impl Future<Output = Result<Option<HubChange>, IndexError>>,
     ) -> Result<bool, IndexError> {
         let error = match was_made {
             Ok(true) => {
@@ -225,13 +216,17 @@ impl Store {
             Err(error) => error,
         };
         appended.retain();
-        match look.await {
-            Ok(true) => return Ok(true),
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(error = %chain(&error), "cannot record that a change of a repository failed; the next \
-                    start may apply it");
-            }
+        let undone = match look.await {
+            Ok(None) => return Ok(true),
+            Ok(Some(present)) => match self.append_hub(present).await {
+                Ok((undoing, _)) => undoing.retain_applied().await,
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = undone {
+            tracing::warn!(error = %chain(&error), "cannot record that a change of a repository failed; the next start \
+                may apply it");
         }
         Err(error)
     }
@@ -250,7 +245,38 @@ impl Store {
     pub(super) async fn complete_hub_records(&self) -> Result<(), StoreError> {
         while let Some(repo) = self.index.find_unrecorded_hub_repo().await? {
             let id = repo.id;
-            let last = self.append_state(repo).await?;
+            let refs = refs_of(self.index.as_ref(), id).await?;
+            let (mut groups, mut earlier) = (Groups::of(&repo), Vec::new());
+            let mut record = self.partial(&repo);
+            let mut copying = Copying::begin(self.index.as_ref(), HubState { repo, refs: refs.clone() });
+            loop {
+                let parts = copying.next().await?;
+                if parts.is_empty() {
+                    break;
+                }
+                for part in parts {
+                    match part {
+                        // A replay would refuse the whole record.
+                        part if !part.has_its_id() => {
+                            tracing::error!(
+                                repo = record.storage_name,
+                                "index inconsistent; a commit or directory \
+                                is not what its id names, and is not recorded"
+                            );
+                        }
+                        HubPart::Repo(_) | HubPart::Refs(_) => {}
+                        HubPart::Commit(commit) => groups.push(&encode_commit(&commit)),
+                        HubPart::Tree(tree) => groups.push(&encode_tree(&tree)),
+                        HubPart::Blob(blob) => groups.push(&encode_blob(&blob)),
+                    }
+                }
+                self.append_all(std::mem::take(&mut groups.full), &record, &mut earlier).await?;
+            }
+            (record.is_partial, record.is_state) = (false, true);
+            record.earlier = earlier.iter().map(|seq| seq.number()).collect();
+            record.refs = refs.into_iter().map(|named| (named.name, Some(named.target))).collect();
+            record.parts = groups.last.into();
+            let last = self.append_parts(record).await?;
             self.index.set_hub_repo_recorded(id).await?;
             // The index has applied the record, since it was made from it.
             if let Some(store) = self.index.store_mark().await?.id {
@@ -258,43 +284,6 @@ impl Store {
             }
         }
         Ok(())
-    }
-
-    /// Appends the whole state of a repository, which nothing changes meanwhile, as one change.
-    /// Returns its last record.
-    async fn append_state(&self, repo: HubRepo) -> Result<Seq, StoreError> {
-        let refs = refs_of(self.index.as_ref(), repo.id).await?;
-        let (mut groups, mut earlier) = (Groups::of(&repo), Vec::new());
-        let mut record = self.partial(&repo);
-        let mut copying = Copying::begin(self.index.as_ref(), HubState { repo, refs: refs.clone() });
-        loop {
-            let parts = copying.next().await?;
-            if parts.is_empty() {
-                break;
-            }
-            for part in parts {
-                match part {
-                    // A replay would refuse the whole record.
-                    part if !part.has_its_id() => {
-                        tracing::error!(
-                            repo = record.storage_name,
-                            "index inconsistent; a commit or directory \
-                                is not what its id names, and is not recorded"
-                        );
-                    }
-                    HubPart::Repo(_) | HubPart::Refs(_) => {}
-                    HubPart::Commit(commit) => groups.push(&encode_commit(&commit)),
-                    HubPart::Tree(tree) => groups.push(&encode_tree(&tree)),
-                    HubPart::Blob(blob) => groups.push(&encode_blob(&blob)),
-                }
-            }
-            self.append_all(std::mem::take(&mut groups.full), &record, &mut earlier).await?;
-        }
-        (record.is_partial, record.is_state) = (false, true);
-        record.earlier = earlier.iter().map(|seq| seq.number()).collect();
-        record.refs = refs.into_iter().map(|named| (named.name, Some(named.target))).collect();
-        record.parts = groups.last.into();
-        self.append_parts(record).await
     }
 }
 

@@ -14,9 +14,10 @@ use super::{BodyError, Moment, Setup};
 use crate::blob::records::RecordStore;
 use crate::format::shard::Sha256;
 use crate::index::{HubDeletionIndex, HubIndex, ListIndex, Reader, UsageIndex};
+use crate::service::access::{Claims, Scope};
 use crate::service::gc::Pace;
-use crate::service::hub::{Copying, Loading, hub_states};
-use crate::service::{HubError, Pruning, RepoKind, Server, WholeFile};
+use crate::service::hub::{Copying, HubState, Loading, hub_states};
+use crate::service::{Change, CommitRequest, HubError, Pruning, RepoKind, Server, StoreError, WholeFile};
 
 /// Two repositories with one file in common.
 async fn setup() -> Setup {
@@ -47,6 +48,20 @@ async fn hub_record_count(setup: &Setup) -> usize {
         count += usize::from(String::from_utf8_lossy(&record).contains("\"kind\":\"hub\""));
     }
     count
+}
+
+/// Copies a repository as a backup and a restore do.
+async fn copy(setup: &Setup, state: HubState, loading: &mut Loading<'_>) {
+    let mut copying = Copying::begin(&setup.index, state);
+    loop {
+        let parts = copying.next().await.unwrap();
+        if parts.is_empty() {
+            return;
+        }
+        for part in parts {
+            assert!(loading.push(part).await.unwrap());
+        }
+    }
 }
 
 /// Whether the rows of a deleted repository are there.
@@ -223,6 +238,46 @@ async fn file_that_is_pushed_to_the_name_later_stays() {
     push(&later, "repo", "and more").await.unwrap();
 }
 
+/// A creation does a short purge itself; for a long one its client is asked to retry.
+#[tokio::test]
+async fn creation_does_not_wait_for_a_long_purge() {
+    let setup = setup().await;
+    let server = setup.process();
+    let many: Vec<_> = (0..40).map(|n| put(&format!("{n}.txt"))).collect();
+    commit(&server, "repo", many).await.unwrap();
+    delete(&server, "repo").await.unwrap();
+    let refused = create(&server, "repo").await;
+    assert!(matches!(refused, Err(HubError::Store(StoreError::Busy(_)))), "{refused:?}");
+    assert!(is_pending(&setup).await && claim_count(&setup, "repo").await > 0);
+    server.purge_deleted_repos(&Pace::default()).await.unwrap();
+    create(&server, "repo").await.unwrap();
+}
+
+/// Without authentication a commit has a claim of its own, which no deletion of another takes.
+#[tokio::test]
+async fn file_of_another_repository_must_be_uploaded_first() {
+    let setup = setup().await;
+    let server = setup.process();
+    push(&server, "repo", "the file").await.unwrap();
+    let sha256 = Sha256::from_digest(sha2::Sha256::digest("the file").into());
+    let large = Change::PutLarge { path: "large.txt".parse().unwrap(), sha256, len: Some(8) };
+    let opened = server.open_hub_repo(&Claims::UNRESTRICTED, &name("other"), Scope::Write).await.unwrap();
+    let (branch, message) = ("main".to_owned(), "a commit".to_owned());
+    let request = CommitRequest { branch, message, parent: None, changes: vec![large] };
+    assert!(!server.has_whole_file(&opened, sha256, 8).await.unwrap());
+    let refused = server.commit(&opened, request.clone()).await;
+    assert!(matches!(refused, Err(HubError::Invalid(_))), "{refused:?}");
+    let body = stream::iter([Ok::<_, BodyError>(Bytes::from_static(b"the file"))]);
+    let claims = Claims::UNRESTRICTED;
+    let upload = WholeFile { tenant: claims.tenant(), claims: &claims, sha256, len: 8, body };
+    server.receive_whole_file(upload).await.unwrap();
+    server.commit(&opened, request).await.unwrap();
+    delete(&server, "repo").await.unwrap();
+    server.purge_deleted_repos(&Pace::default()).await.unwrap();
+    let head = server.find_revision(&opened, "main").await.unwrap();
+    assert_eq!(server.find_hub_file(&opened, &head, "large.txt").await.unwrap().file.len, 8);
+}
+
 /// An archive has the deleted repository, and then one of its name or of another case.
 #[tokio::test]
 async fn restore_has_the_last_repository_of_a_name() {
@@ -233,16 +288,7 @@ async fn restore_has_the_last_repository_of_a_name() {
         let mut loading = Loading::begin(&target.index);
         for round in 0..2 {
             for state in hub_states(&setup.index).await.unwrap() {
-                let mut copying = Copying::begin(&setup.index, state);
-                loop {
-                    let parts = copying.next().await.unwrap();
-                    if parts.is_empty() {
-                        break;
-                    }
-                    for part in parts {
-                        assert!(loading.push(part).await.unwrap());
-                    }
-                }
+                copy(&setup, state, &mut loading).await;
             }
             if round == 0 {
                 delete(&server, "repo").await.unwrap();
@@ -271,16 +317,7 @@ async fn copy_of_a_repository_that_is_deleted_meanwhile_is_cut_off() {
     let target = Setup::new().await;
     let mut loading = Loading::begin(&target.index);
     for state in states {
-        let mut copying = Copying::begin(&setup.index, state);
-        loop {
-            let parts = copying.next().await.unwrap();
-            if parts.is_empty() {
-                break;
-            }
-            for part in parts {
-                assert!(loading.push(part).await.unwrap());
-            }
-        }
+        copy(&setup, state, &mut loading).await;
     }
     loading.finish().await.unwrap();
     let repos = target.index.list_hub_repos(RepoKind::Model, None, i64::MAX, 9).await.unwrap();
@@ -305,14 +342,14 @@ async fn commit_whose_claim_was_removed_meanwhile_is_refused() {
     let committing = commit(&server, "repo", vec![put("a.txt")]);
     let removing = async {
         // The contents of the commit are stored before it takes the lock.
-        let mut claims = claimed(&setup, "repo").await;
-        let known = claims.clone();
-        while claims.len() == known.len() {
+        let known = claimed(&setup, "repo").await;
+        let mut now = known.clone();
+        while now.len() == known.len() {
             tokio::task::yield_now().await;
-            claims = claimed(&setup, "repo").await;
+            now = claimed(&setup, "repo").await;
         }
-        let new = claims.difference(&known).next().unwrap().parse().unwrap();
-        server.store.remove_claims(new, Some(name("repo").storage_name())).await.unwrap();
+        let new = now.difference(&known).next().unwrap().parse().unwrap();
+        server.remove_file(&claims("repo"), new, None).await.unwrap();
         drop(lock);
     };
     let (committed, ()) = tokio::join!(committing, removing);

@@ -216,7 +216,7 @@ impl Started {
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             data_dir = %config.data_dir.display(),
-            index = index.name(),
+            index = index.kind(),
             auth = config.auth.name(),
             tls = config.tls.is_some(),
             xorbs = totals.xorb_count,

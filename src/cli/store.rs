@@ -2,8 +2,8 @@
 //! progress.
 
 pub(super) mod advice;
+mod index;
 mod location;
-mod open;
 mod opening;
 pub(super) mod postgres;
 
@@ -16,8 +16,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressBar;
 
+pub(super) use self::index::StoreIndex;
 pub(super) use self::location::StoreLocation;
-pub(super) use self::open::StoreIndex;
 use super::output::Output;
 use crate::blob::fs::FsBlobStore;
 use crate::blob::records::fs::FsRecordStore;

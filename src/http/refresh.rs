@@ -1,5 +1,5 @@
-//! `GET /v1/token`: exchanges a refresh token for a new access token (spec 5.13). A client needs it
-//! if it runs for longer than an access token is valid.
+//! `GET /v1/token`: exchanges a refresh token for a new access token. A client needs it if it runs
+//! for longer than an access token is valid.
 
 use axum::Json;
 use axum::extract::State;
@@ -19,10 +19,11 @@ const X_XET_CAS_URL: HeaderName = HeaderName::from_static("x-xet-cas-url");
 const X_XET_ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-xet-access-token");
 const X_XET_TOKEN_EXPIRATION: HeaderName = HeaderName::from_static("x-xet-token-expiration");
 
-/// Response of `GET /v1/token`, in the form in which Xet clients read it.
+/// Response of `GET /v1/token` and of the token routes of the Hub, in the form in which Xet clients
+/// read it (spec 5.13).
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct RefreshedTokenJson {
+pub(super) struct IssuedTokenJson {
     /// The token.
     access_token: String,
     /// When it expires, in seconds since 1970.
@@ -61,7 +62,7 @@ pub(super) fn token_response(base: String, token: &str, exp: u64) -> Response {
         (X_XET_ACCESS_TOKEN, HeaderValue::from_str(token)),
         (X_XET_TOKEN_EXPIRATION, HeaderValue::from_str(&exp.to_string())),
     ];
-    let json = RefreshedTokenJson { access_token: token.to_owned(), exp, cas_url: base };
+    let json = IssuedTokenJson { access_token: token.to_owned(), exp, cas_url: base };
     let mut response = Json(json).into_response();
     // A value that is invalid in a header is left out. The body has all values.
     response.headers_mut().extend(fields.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))));

@@ -35,8 +35,8 @@ const CACHE_FOREVER: HeaderValue = HeaderValue::from_static("public, immutable, 
 /// would serve it without a token.
 const CACHE_PRIVATELY: HeaderValue = HeaderValue::from_static("private, immutable, max-age=31536000");
 
-/// Number of headers of a response, with those that every response has. Capacity for all of them is
-/// reserved at once, because a header map that grows is rehashed.
+/// Number of headers of a response, with those for security and `X-Request-Id`. Capacity for all of
+/// them is reserved at once, because a header map that grows is rehashed.
 const HEADER_COUNT: usize = 14;
 
 /// `Content-Type` of bytes of any kind.
@@ -53,8 +53,8 @@ pub(super) trait Resource: Clone + Send + Sync + 'static {
     /// Adds headers that describe the resource.
     fn describe(&self, headers: &mut HeaderMap);
 
-    /// Adds fields to the problem of a range that does not exist.
-    fn unsatisfied(&self, problem: Problem) -> Problem;
+    /// For a xorb, adds its number of chunks to the problem of a range that does not exist.
+    fn add_chunk_count(&self, problem: Problem) -> Problem;
 
     /// Opens a stream of the bytes in a range, which counts from the start of the resource.
     fn read(self, server: Arc<Server>, bytes: ByteRange) -> impl Future<Output = Result<ReadStream, ReadError>> + Send;
@@ -82,7 +82,7 @@ impl Resource for XorbPart {
         headers.insert(X_XORB_BYTE_RANGE, value(self.bytes.to_string()));
     }
 
-    fn unsatisfied(&self, problem: Problem) -> Problem {
+    fn add_chunk_count(&self, problem: Problem) -> Problem {
         problem.with("chunks", self.xorb.layout().chunk_count())
     }
 
@@ -102,7 +102,7 @@ impl Resource for RegisteredFile {
 
     fn describe(&self, _: &mut HeaderMap) {}
 
-    fn unsatisfied(&self, problem: Problem) -> Problem {
+    fn add_chunk_count(&self, problem: Problem) -> Problem {
         problem
     }
 
@@ -143,8 +143,8 @@ impl Representation<RegisteredFile> {
 }
 
 impl Representation<RegisteredFile> {
-    /// The representation of a file of a revision. A revision may have another file later, so the
-    /// caller decides on the `ETag` and on `Cache-Control`.
+    /// The representation of a file of a revision, with the `ETag` of the caller. A revision may
+    /// have another file later, so the caller must replace `Cache-Control` in the response.
     pub(super) fn of_revision(file: RegisteredFile, etag: String) -> Self {
         Self { resource: file, etag, cache: CACHE_PRIVATELY }
     }
@@ -199,7 +199,7 @@ impl<R: Resource> Representation<R> {
             RangeError::NotSatisfiable => {
                 let detail =
                     format!("The resource has {len} bytes; the Range header selects none of them, or too many.");
-                self.resource.unsatisfied(Problem::new(Code::RangeNotSatisfiable, detail)).unsatisfied(len)
+                self.resource.add_chunk_count(Problem::new(Code::RangeNotSatisfiable, detail)).unsatisfied(len)
             }
         })
     }
@@ -296,7 +296,7 @@ impl<R: Resource> Representation<R> {
         Ok(sending.body(bytes.byte_len(), opened))
     }
 
-    /// Sets the headers that every response has, also a 304.
+    /// Sets the headers of every successful response and of a 304.
     fn describe(&self, headers: &mut HeaderMap) {
         headers.insert(ETAG, value(self.etag.clone()));
         headers.insert(CACHE_CONTROL, self.cache.clone());
@@ -309,8 +309,8 @@ impl<R: Resource> Representation<R> {
     }
 }
 
-/// The `ETag` of some chunks of a xorb in one form. It also depends on the stored bytes, because
-/// the same chunks may be compressed in another way.
+/// The `ETag` of some chunks of a xorb in one form. In serialized form it also depends on the
+/// stored bytes, because the same chunks may be compressed in another way.
 fn etag(xorb: &StoredXorb, form: Form, chunks: ChunkRange) -> String {
     // The hash, the CRC, and two chunk numbers of up to four digits each with punctuation.
     let mut etag = String::with_capacity(64 + 16 + 16);
@@ -335,5 +335,5 @@ fn response(body: Body) -> Response<Body> {
 
 /// A header value of text that the server made.
 fn value(text: String) -> HeaderValue {
-    HeaderValue::try_from(text).expect("hex digits, numbers and punctuation are valid in a header")
+    HeaderValue::try_from(text).expect("the server makes header values of printable ASCII")
 }

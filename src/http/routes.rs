@@ -3,7 +3,7 @@
 
 use super::chunk_hashes::ChunkHashesJson;
 use super::cost::CostClass::{Light, Open, Upload};
-use super::refresh::RefreshedTokenJson;
+use super::refresh::IssuedTokenJson;
 use super::route::{Content, Route};
 use super::sha256::Sha256Json;
 use super::wire::{FileKeysJson, GrantJson, GrantRequestJson, ReadyJson, ReconstructionV1Json};
@@ -113,7 +113,7 @@ fn for_writers() -> Vec<Route> {
             .costs(Open)
             .audited()
             .says("A new token of the repository and scope of the refresh token in Authorization")
-            .responses(200, "the token", Content::json::<RefreshedTokenJson>())
+            .responses(200, "the token", Content::json::<IssuedTokenJson>())
             .fails(&[401]),
         Route::post("/v1/telemetry", Read, chunks::telemetry)
             .costs(Light)

@@ -149,7 +149,7 @@ async fn open_connections(server: &TestServer, address: &str) -> Vec<Raw> {
 }
 
 #[tokio::test]
-async fn one_address_unless_a_proxy_cannot_take_all_connections() {
+async fn one_address_cannot_take_all_connections_unless_a_proxy() {
     let start = || Start::default().with("max_connections", 16);
     let server = start().start();
     // Opened first: until the server has noticed the closed ones, another connection is refused.

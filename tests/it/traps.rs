@@ -158,7 +158,7 @@ async fn the_empty_file_can_be_registered_and_asked_for() {
 }
 
 #[tokio::test]
-async fn a_flood_of_headers_is_refused_at_the_8193rd() {
+async fn a_flood_of_chunk_headers_is_refused_at_the_8193rd() {
     let server = TestServer::start();
     let flood = [&header(0, 1, 1)[..], b"x"].concat().repeat(1 << 20);
     let path = format!("/v1/xorbs/default/{}", "1".repeat(64));

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 
 use anyhow::{Context, bail};
 
+use super::index::StoreIndex;
 use super::location::StoreLocation;
-use super::open::StoreIndex;
 use super::{advice, is_store, postgres};
 use crate::blob::records::fs::FsRecordStore;
 use crate::index::sqlite::SqliteIndex;

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::open::StoreIndex;
+use super::index::StoreIndex;
 use crate::config::DatabaseUrl;
 
 #[cfg(feature = "postgres")]

@@ -7,10 +7,11 @@ use crate::index::{Registered, Registration, XorbState};
 
 suite! {
     registration_touches_xorbs_that_no_file_references
-    unreferenced_xorb_is_touched_as_of_its_last_registration
+    xorb_without_its_file_is_as_young_as_the_latest_registration
 }
 
-/// A registration of a known file ignores its terms, but touches the xorbs that they name.
+/// A registration touches the xorbs that it names and no file references, even if its file is known
+/// and its terms are ignored.
 async fn registration_touches_xorbs_that_no_file_references(db: Db) {
     for byte in 1..=4 {
         put(&db, xorb(byte, 3)).await;
@@ -22,7 +23,8 @@ async fn registration_touches_xorbs_that_no_file_references(db: Db) {
             [life(&db, 1).await, life(&db, 2).await, life(&db, 3).await, life(&db, 4).await, life(&db, 5).await];
         lives.map(|life| life.since)
     };
-    // Xorbs 1 and 5 are referenced, and xorb 2 is only named. Xorb 5 was condemned.
+    // Xorb 1 gets a reference, so it is not touched. Xorb 5 gets one, too, but was condemned. Xorb 2
+    // is only named.
     let terms = [term(1, 0, 1), term(5, 0, 1)];
     db.register(&at(20, registration("r", vec![file(9, &terms)], &[1, 2, 5]))).await.unwrap();
     assert_eq!(sinces().await, [NOW, after(20), NOW, NOW, after(20)]);
@@ -36,14 +38,15 @@ async fn registration_touches_xorbs_that_no_file_references(db: Db) {
     let refused = registration("r", vec![file(8, &[term(4, 0, 1)])], &[4, 77]);
     assert_eq!(db.register(&at(40, refused)).await.unwrap(), Registered::MissingXorb(hash(77)));
     assert_eq!(sinces().await, [NOW, after(20), after(30), NOW, after(20)]);
-    // A xorb is touched when it loses its last file.
+    // A xorb is touched when its last reference is deleted.
     db.remove_claims(file_hash(9), None, after(50)).await.unwrap();
     sweep(&db, after(60)).await;
     assert_eq!(sinces().await, [after(60), after(20), after(30), NOW, after(60)]);
 }
 
-/// The second registration and the removal have earlier times, because the clock was set back.
-async fn unreferenced_xorb_is_touched_as_of_its_last_registration(db: Db) {
+/// The latest registration is the first one: the second one and the removal have earlier times,
+/// because the clock was set back.
+async fn xorb_without_its_file_is_as_young_as_the_latest_registration(db: Db) {
     put(&db, xorb(1, 3)).await;
     let file = file(9, &[term(1, 0, 1)]);
     for millis in [30, 10] {

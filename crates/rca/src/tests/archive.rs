@@ -50,12 +50,12 @@ fn a_blob_that_is_not_read_to_its_end_does_not_disturb_the_next() {
         assert!(content(&mut archive, 1).unwrap() == b);
     }
     archive.blob(1).unwrap().unwrap();
-    assert!(content(&mut archive, 1).unwrap() == b, "the same again, after no byte of it");
+    assert!(content(&mut archive, 1).unwrap() == b, "the blob was opened before, and no byte of it was read");
     assert!(content(&mut archive, 2).unwrap() == a);
 }
 
 #[test]
-fn damage_is_reported_and_only_blobs_before_it_are_readable() {
+fn damage_is_reported_and_only_verified_sessions_are_readable() {
     let (mut bytes, _) = archive(&[&[("a", b"first")], &[("b", b"second"), ("c", b"third")]]);
     let last = bytes.len() - 1;
     bytes[last] ^= 1;

@@ -29,8 +29,8 @@ impl StoreIndex {
         }
     }
 
-    /// The name of the database, for the log.
-    pub(in crate::cli) fn name(&self) -> &'static str {
+    /// The kind of the database, for the log.
+    pub(in crate::cli) fn kind(&self) -> &'static str {
         match self {
             Self::Sqlite(_) => "sqlite",
             #[cfg(feature = "postgres")]
@@ -57,7 +57,7 @@ impl StoreIndex {
         }
     }
 
-    /// Does what the database does not do by itself, until `stop`: the checkpoints of SQLite.
+    /// Checkpoints an SQLite database outside of commits, until `stop`. PostgreSQL needs nothing.
     pub(in crate::cli) async fn maintain(self, stop: CancellationToken) {
         match self {
             Self::Sqlite(index) => checkpoint_wal(index, stop).await,

@@ -152,8 +152,8 @@ fn xorb_row(xorb: u64, layout: &Layout) -> Vec<Value> {
     ]
 }
 
-/// As index::sqlite marks the rows of a batch, whose usage no trigger counts.
-const IN_BATCH: i64 = -1;
+/// The mark of files that were registered one by one, as in the verbs of `check`.
+const SINGLE: i64 = 0;
 
 /// What a repository has.
 #[derive(Default)]
@@ -184,7 +184,7 @@ async fn fill_files(connection: &mut SqliteConnection, shape: Shape, lens: &[u64
         };
         let hash = Value::Bytes(new.hash.as_bytes().to_vec());
         let (now, state) = (number(NOW.as_millis()), Value::Number(state));
-        let row = vec![id_of(file), hash, number(new.raw_len), now, sha256, state, Value::Number(IN_BATCH)];
+        let row = vec![id_of(file), hash, number(new.raw_len), now, sha256, state, Value::Number(SINGLE)];
         files.push(connection, row).await;
         let mut start = 0;
         for run in new.terms.chunks(RUN_COUNT) {
@@ -207,7 +207,7 @@ async fn fill_files(connection: &mut SqliteConnection, shape: Shape, lens: &[u64
             let has_claimed = place == 0 && new.sha256.is_some() && !shape::is_verified(file);
             let has_claimed = Value::Number(has_claimed.into());
             let row =
-                vec![id_of(file), Value::Text(repo.clone()), has_claimed, number(record_len), Value::Number(IN_BATCH)];
+                vec![id_of(file), Value::Text(repo.clone()), has_claimed, number(record_len), Value::Number(SINGLE)];
             claims.push(connection, row).await;
             if !open.contains_key(repo) {
                 last_id += 1;
@@ -225,9 +225,6 @@ async fn fill_files(connection: &mut SqliteConnection, shape: Shape, lens: &[u64
     for rows in [&mut files, &mut runs, &mut claims, &mut references, &mut asked, &mut listed] {
         rows.flush(connection).await;
     }
-    // The claims to known files are written singly by the verbs. Entered so, the triggers would count them.
-    let singly = "UPDATE file_repos SET registration = 0 WHERE repo GLOB 'mirrors/*'";
-    sqlx::query(singly).execute(&mut *connection).await.unwrap();
     fill_usage(connection, open, lens).await;
 }
 

@@ -113,6 +113,21 @@ fn imports_run_one_way() {
     assert_none("imports against the layers", &wrong);
 }
 
+/// The module `index/sqlite/tx.rs` says why.
+#[test]
+fn no_parameter_is_the_whole_limit_of_an_sqlite_statement() {
+    let statements = files("src/index/sqlite", &["rs"]);
+    assert!(statements.iter().any(|source| source.text.contains("LIMIT +?")), "the search finds statements");
+    let is_wrong = |line: &str| line.contains("LIMIT ?") || line.contains("LIMIT \"");
+    let wrong: Vec<String> = statements
+        .iter()
+        .flat_map(|source| source.text.lines().map(move |line| (source, line)))
+        .filter(|(_, line)| is_wrong(line) && !line.trim_start().starts_with("//"))
+        .map(|(source, line)| format!("{}: {}", source.path, line.trim()))
+        .collect();
+    assert_none("limits for which SQLite prepares the statement again", &wrong);
+}
+
 #[test]
 fn crates_depend_on_listed_crates_only() {
     let entries = root().join("crates").read_dir().unwrap().map(|entry| entry.unwrap().file_name());

@@ -62,16 +62,29 @@ impl Named {
         &self.ids
     }
 
+    pub(super) fn into_ids(self) -> HashMap<XorbHash, i64> {
+        self.ids
+    }
+
     /// Protects them from collection, after the files were written. A concurrent deletion waits for
     /// this transaction and then sees its rows. An earlier one has marked the row, so that `find`
     /// did not return it.
     pub(super) async fn retain(&self, tx: &mut Tx<'_>, now: Timestamp) -> Result<(), IndexError> {
         const UNREFERENCED: &str = "SELECT value FROM unnest($1) AS value \
              WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = value)";
+        let unreferenced: Vec<i64> = tx.all(query(UNREFERENCED).bind(id_list(self.ids.values()))).await?;
+        self.touch(tx, &unreferenced, now).await
+    }
+
+    /// Does the same if this transaction has written a reference to each of these xorbs.
+    pub(super) async fn retain_referenced(&self, tx: &mut Tx<'_>, now: Timestamp) -> Result<(), IndexError> {
+        self.touch(tx, &[], now).await
+    }
+
+    async fn touch(&self, tx: &mut Tx<'_>, unreferenced: &[i64], now: Timestamp) -> Result<(), IndexError> {
         const REGISTERED_AT: &str = "UPDATE visibility SET registered_at = $1 WHERE registered_at < $1";
         const TOUCH: &str = "UPDATE xorbs SET state = 1, since = greatest(since, $1) WHERE id = ANY($2)";
-        let unreferenced: Vec<i64> = tx.all(query(UNREFERENCED).bind(id_list(self.ids.values()))).await?;
-        let touched = id_list(self.condemned.iter().chain(&unreferenced));
+        let touched = id_list(self.condemned.iter().chain(unreferenced));
         if !touched.is_empty() {
             tx.execute(query(TOUCH).bind(millis(now)).bind(touched)).await?;
         }

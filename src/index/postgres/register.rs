@@ -14,7 +14,7 @@
 mod entry;
 mod insert;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use futures_util::FutureExt;
@@ -51,10 +51,11 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    /// The mark of new rows of a batch. The batch counts their usage itself; for mark 0 the
-    /// triggers would.
-    const fn in_batch(self) -> i64 {
+    /// The mark of the rows of this number of new files. The triggers count the usage of rows with
+    /// mark 0. For one file they take fewer statements; the usage of several is counted at once.
+    const fn of_new(self, file_count: usize) -> i64 {
         match self {
+            Self::Whole if file_count == 1 => 0,
             Self::Whole => -1,
             Self::Step(id) => id,
         }
@@ -195,7 +196,7 @@ impl RegisterIndex for PostgresIndex {
             let mut tx = held.begin().await?;
             for some in registration.dedup[from.min(end)..end].chunks(BATCH_FILE_COUNT) {
                 // A xorb that is damaged by now is mentioned to no client, whatever its chunks are.
-                write_dedup(&mut tx, some).await?.ok();
+                write_dedup(&mut tx, some, &HashMap::new()).await?.ok();
             }
             tx.commit().await
         }
@@ -278,7 +279,7 @@ pub(super) async fn write_whole(
         if began.elapsed() >= WHOLE_TIME {
             return Ok(None);
         }
-        if let Err(missing) = write_dedup(tx, some).await? {
+        if let Err(missing) = write_dedup(tx, some, &entry.ids).await? {
             return Ok(Some(Registered::MissingXorb(missing)));
         }
     }
@@ -286,14 +287,25 @@ pub(super) async fn write_whole(
 }
 
 /// Inserts the xorbs of these chunks; the error is a missing or damaged xorb.
-async fn write_dedup(tx: &mut Tx<'_>, dedup: &[(ChunkHash, XorbHash)]) -> Result<Result<(), XorbHash>, IndexError> {
+///
+/// `known` has the ids of xorbs that this transaction has found to be visible and sound.
+async fn write_dedup(
+    tx: &mut Tx<'_>,
+    dedup: &[(ChunkHash, XorbHash)],
+    known: &HashMap<XorbHash, i64>,
+) -> Result<Result<(), XorbHash>, IndexError> {
     const INSERT: (&str, &str) = ("INSERT INTO dedup_chunks (chunk_hash, xorb_id) ", " ON CONFLICT DO NOTHING");
-    let xorbs: HashSet<XorbHash> = dedup.iter().map(|(_, xorb)| *xorb).collect();
-    let named = match Named::find(tx, &xorbs.into_iter().collect::<Vec<_>>()).await? {
-        Ok(named) => named,
-        Err(Unusable::Unknown(xorb) | Unusable::Damaged(xorb)) => return Ok(Err(xorb)),
-    };
-    let rows: Vec<_> = dedup.iter().filter_map(|(chunk, xorb)| Some((*chunk, *named.ids().get(xorb)?))).collect();
+    let unknown: HashSet<XorbHash> =
+        dedup.iter().map(|(_, xorb)| *xorb).filter(|xorb| !known.contains_key(xorb)).collect();
+    let mut found = HashMap::new();
+    if !unknown.is_empty() {
+        found = match Named::find(tx, &unknown.into_iter().collect::<Vec<_>>()).await? {
+            Ok(named) => named.into_ids(),
+            Err(Unusable::Unknown(xorb) | Unusable::Damaged(xorb)) => return Ok(Err(xorb)),
+        };
+    }
+    let id_of = |xorb| known.get(xorb).or_else(|| found.get(xorb));
+    let rows: Vec<_> = dedup.iter().filter_map(|(chunk, xorb)| Some((*chunk, *id_of(xorb)?))).collect();
     insert_rows(tx, INSERT, &rows, |columns, (chunk, xorb)| {
         columns.push_bind(chunk.as_bytes().as_slice()).push_bind(*xorb);
     })

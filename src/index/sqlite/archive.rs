@@ -80,7 +80,7 @@ impl ArchiveIndex for SqliteIndex {
              AND NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND has_claimed = 1 AND claim IS NULL \
                  AND claim_registration NOT IN hidden), 0, sha256_state) AS sha256_state, \
              (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) AS terms_len FROM files \
-             WHERE hash > ? AND removed_at IS NULL AND registration NOT IN hidden ORDER BY hash LIMIT ?";
+             WHERE hash > ? AND removed_at IS NULL AND registration NOT IN hidden ORDER BY hash LIMIT +?";
         const REPOS: &str = "SELECT file_id, repo FROM file_repos WHERE registration NOT IN hidden AND file_id IN (";
         const OWNERS: &str = "SELECT file_id, hash, domain FROM xorb_files JOIN xorb_domains USING (xorb_id) JOIN xorbs ON xorbs.id = xorb_id \
              WHERE file_id IN (";

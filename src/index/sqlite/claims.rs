@@ -67,7 +67,7 @@ impl ClaimIndex for SqliteIndex {
         // Begins at the start if the file `after` no longer exists, so that no claim is left out.
         const SQL: &str = "SELECT hash AS file, sha256 FROM files WHERE sha256_state = 1 AND registration NOT IN hidden AND \
              id > coalesce((SELECT id FROM files WHERE hash = ?1), 0) AND raw_len >= ?3 AND raw_len < ?4 \
-             ORDER BY id LIMIT ?2";
+             ORDER BY id LIMIT +?2";
         async move {
             let list = query(SQL).bind(after.as_ref().map(|file| file.as_bytes().as_slice())).bind(limit);
             let list = list.bind(sql_len(lens.start)).bind(sql_len(lens.end));
@@ -124,7 +124,7 @@ impl ClaimIndex for SqliteIndex {
         const SQL: &str = "SELECT hash AS file, coalesce(claim, sha256) AS sha256 FROM file_repos CROSS JOIN files ON id = file_id \
              WHERE has_claimed = 1 AND repo = ?5 AND file_id > coalesce((SELECT id FROM files WHERE hash = ?1), 0) AND \
              sha256_state = 1 AND raw_len >= ?3 AND raw_len < ?4 AND files.registration NOT IN hidden \
-             ORDER BY file_id LIMIT ?2";
+             ORDER BY file_id LIMIT +?2";
         async move {
             let list = query(SQL).bind(after.as_ref().map(|file| file.as_bytes().as_slice())).bind(limit);
             let list = list.bind(sql_len(lens.start)).bind(sql_len(lens.end)).bind(repo);

@@ -32,7 +32,7 @@ impl Collect for SqliteIndex {
     fn xorb_lives(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbLife>, IndexError>> {
         async move {
             let mut list = QueryBuilder::new(SELECT_LIFE);
-            list.push("WHERE hash > ").push_bind(after_bytes(after)).push(" ORDER BY hash LIMIT ").push_bind(limit);
+            list.push("WHERE hash > ").push_bind(after_bytes(after)).push(" ORDER BY hash LIMIT +").push_bind(limit);
             self.read("list the references of xorbs").all(list.build()).await
         }
         .boxed()

@@ -58,7 +58,7 @@ impl Compact for SqliteIndex {
     fn files_of(&self, xorb: XorbHash, after: u64, limit: u32) -> BoxFuture<'_, Result<FilePage, IndexError>> {
         const SQL: &str = "SELECT file_id, files.hash AS hash, removed_at FROM xorb_files JOIN files ON files.id = file_id \
              WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?) AND file_id > ? \
-             AND files.registration NOT IN hidden ORDER BY file_id LIMIT ?";
+             AND files.registration NOT IN hidden ORDER BY file_id LIMIT +?";
         row! { Referring { file_id: u64, hash: FileHash, removed_at: Option<u64> } }
         async move {
             let list = query(SQL).bind(xorb.as_bytes().as_slice()).bind(after.cast_signed()).bind(limit);
@@ -167,7 +167,7 @@ impl Compact for SqliteIndex {
 /// next page.
 pub(super) async fn term_rows(read: Single<'_>, after: u64, limit: u32) -> Result<TermRowPage, IndexError> {
     const SQL: &str = "SELECT file_terms.rowid AS number, hash, removed_at, terms FROM file_terms \
-         LEFT JOIN files ON files.id = file_id WHERE file_terms.rowid > ? ORDER BY file_terms.rowid LIMIT ?";
+         LEFT JOIN files ON files.id = file_id WHERE file_terms.rowid > ? ORDER BY file_terms.rowid LIMIT +?";
     let runs: Vec<Run> = read.all(query(SQL).bind(after.cast_signed()).bind(limit)).await?;
     let next = runs.last().filter(|_| runs.len() == limit as usize).map(|run| run.row);
     Ok(TermRowPage { rows: runs.into_iter().filter_map(|run| run.terms).collect(), next })

@@ -74,7 +74,7 @@ pub(super) async fn step(tx: &mut Tx<'_>, now: Timestamp) -> Result<bool, IndexE
 /// Deletes a batch of the list of a published registration. Returns the number of deleted rows.
 async fn unlist_some(tx: &mut Tx<'_>, id: i64) -> Result<u64, IndexError> {
     const SQL: &str = "DELETE FROM registration_files WHERE registration = ?1 AND file_id IN \
-         (SELECT file_id FROM registration_files WHERE registration = ?1 ORDER BY file_id LIMIT ?2)";
+         (SELECT file_id FROM registration_files WHERE registration = ?1 ORDER BY file_id LIMIT +?2)";
     tx.execute(query(SQL).bind(id).bind(BATCH_ROW_COUNT)).await
 }
 
@@ -94,10 +94,10 @@ row! {
 /// if nothing is left.
 async fn discard_some(tx: &mut Tx<'_>, id: i64, now: Timestamp) -> Result<u64, IndexError> {
     const SELECT: &str = "SELECT file_id, coalesce(files.registration = ?1, 0) AS is_own, \
-         (SELECT count(*) FROM (SELECT 1 FROM xorb_files WHERE xorb_files.file_id = listed.file_id LIMIT ?3)) \
+         (SELECT count(*) FROM (SELECT 1 FROM xorb_files WHERE xorb_files.file_id = listed.file_id LIMIT +?3)) \
          AS reference_count \
          FROM registration_files AS listed LEFT JOIN files ON files.id = file_id \
-         WHERE listed.registration = ?1 ORDER BY file_id LIMIT ?2";
+         WHERE listed.registration = ?1 ORDER BY file_id LIMIT +?2";
     const UNLIST: &str =
         "DELETE FROM registration_files WHERE registration = ? AND file_id IN (SELECT value FROM json_each(?))";
     let select = query(SELECT).bind(id).bind(BATCH_FILE_COUNT).bind(SMALL_CHARGE_COUNT + 1);

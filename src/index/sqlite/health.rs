@@ -38,14 +38,14 @@ impl HealthIndex for SqliteIndex {
         // NULL sorts before all numbers in SQLite, in the index as well.
         const SQL: &str = select_health!(
             "damaged_at IS NULL AND (verified_at IS NULL OR verified_at < ?) \
-             ORDER BY verified_at LIMIT ?"
+             ORDER BY verified_at LIMIT +?"
         );
         async move { self.read("list xorbs to be verified").all(query(SQL).bind(millis(before)).bind(limit)).await }
             .boxed()
     }
 
     fn damaged_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbHealth>, IndexError>> {
-        const SQL: &str = select_health!("damaged_at IS NOT NULL AND hash > ? ORDER BY hash LIMIT ?");
+        const SQL: &str = select_health!("damaged_at IS NOT NULL AND hash > ? ORDER BY hash LIMIT +?");
         async move { self.read("list damaged xorbs").all(query(SQL).bind(after_bytes(after)).bind(limit)).await }
             .boxed()
     }
@@ -62,7 +62,7 @@ impl HealthIndex for SqliteIndex {
         const COUNT: &str = "SELECT count(*) FROM xorb_files JOIN files ON files.id = file_id \
              WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?) AND removed_at IS NULL";
         const SQL: &str = "SELECT files.hash FROM xorb_files JOIN files ON files.id = file_id \
-             WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?) AND removed_at IS NULL ORDER BY file_id LIMIT ?";
+             WHERE xorb_id = (SELECT id FROM xorbs WHERE hash = ?) AND removed_at IS NULL ORDER BY file_id LIMIT +?";
         async move {
             let (read, bytes) = (self.read("list the files of a xorb"), hash.as_bytes().as_slice());
             let count: u64 = read.one(query(COUNT).bind(bytes)).await?;

@@ -67,16 +67,29 @@ impl Named {
         &self.ids
     }
 
+    pub(super) fn into_ids(self) -> HashMap<XorbHash, i64> {
+        self.ids
+    }
+
     /// Protects these xorbs from collection, after the references to them were written. A deletion
     /// that begins later waits for this transaction and then sees the references. A deletion that
     /// began earlier has set the state of the row, so that `find` did not return the xorb.
     pub(super) async fn retain(&self, tx: &mut Tx<'_>, now: Timestamp) -> Result<(), IndexError> {
         const UNREFERENCED: &str = "SELECT value FROM json_each(?) \
              WHERE NOT EXISTS (SELECT 1 FROM xorb_files WHERE xorb_id = value)";
+        let unreferenced: Vec<i64> = tx.all(query(UNREFERENCED).bind(id_list(self.ids.values()))).await?;
+        self.touch(tx, &unreferenced, now).await
+    }
+
+    /// Does the same if this transaction has written a reference to each of these xorbs.
+    pub(super) async fn retain_referenced(&self, tx: &mut Tx<'_>, now: Timestamp) -> Result<(), IndexError> {
+        self.touch(tx, &[], now).await
+    }
+
+    async fn touch(&self, tx: &mut Tx<'_>, unreferenced: &[i64], now: Timestamp) -> Result<(), IndexError> {
         const REGISTERED_AT: &str = "UPDATE visibility SET registered_at = ?1 WHERE registered_at < ?1";
         const TOUCH: &str = "UPDATE xorbs SET state = 1, since = max(since, ?) WHERE id = ?";
-        let unreferenced: Vec<i64> = tx.all(query(UNREFERENCED).bind(id_list(self.ids.values()))).await?;
-        for id in self.condemned.iter().chain(&unreferenced).copied() {
+        for id in self.condemned.iter().chain(unreferenced).copied() {
             tx.execute(query(TOUCH).bind(millis(now)).bind(id)).await?;
         }
         // The other xorbs are not touched. When one loses its last reference, `touch_unreferenced`

@@ -82,7 +82,7 @@ impl ObjectIndex for SqliteIndex {
         const SQL: &str = "SELECT hash, incarnation, len FROM objects WHERE state = 1 AND since <= ?1 \
              AND (hash, incarnation) > (?2, ?3) AND NOT EXISTS \
              (SELECT 1 FROM xorbs WHERE xorbs.hash = objects.hash AND xorbs.incarnation = objects.incarnation) \
-             ORDER BY hash, incarnation LIMIT ?4";
+             ORDER BY hash, incarnation LIMIT +?4";
         async move {
             // Without `after`, an empty hash: it is less than every hash.
             let (hash, incarnation) = after

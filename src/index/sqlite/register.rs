@@ -15,7 +15,7 @@
 mod entry;
 mod insert;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use futures_util::FutureExt;
@@ -52,10 +52,11 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    /// The mark of new rows of a batch. The batch counts the usage itself, so the mark is not 0:
-    /// triggers count the usage of rows with mark 0.
-    const fn in_batch(self) -> i64 {
+    /// The mark of the rows of this number of new files. The triggers count the usage of rows with
+    /// mark 0. For one file they take fewer statements; the usage of several is counted at once.
+    const fn of_new(self, file_count: usize) -> i64 {
         match self {
+            Self::Whole if file_count == 1 => 0,
             Self::Whole => -1,
             Self::Step(id) => id,
         }
@@ -199,7 +200,7 @@ impl RegisterIndex for SqliteIndex {
             for some in registration.dedup[from.min(end)..end].chunks(BATCH_FILE_COUNT) {
                 // If a xorb of this batch is missing or damaged by now, the batch is skipped. Then
                 // clients find less to deduplicate, but no data is lost.
-                write_dedup(&mut tx, some).await?.ok();
+                write_dedup(&mut tx, some, &HashMap::new()).await?.ok();
             }
             tx.commit().await
         }
@@ -217,7 +218,7 @@ impl RegisterIndex for SqliteIndex {
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<ChunkHash>, IndexError>> {
         const SQL: &str =
-            "SELECT DISTINCT chunk_hash FROM dedup_chunks WHERE chunk_hash > ? ORDER BY chunk_hash LIMIT ?";
+            "SELECT DISTINCT chunk_hash FROM dedup_chunks WHERE chunk_hash > ? ORDER BY chunk_hash LIMIT +?";
         let list = query(SQL).bind(after_bytes(after)).bind(limit);
         async move { self.read("list the chunks that clients may ask for").all(list).await }.boxed()
     }
@@ -284,7 +285,7 @@ async fn write_whole(
         if began.elapsed() >= WHOLE_TIME {
             return Ok(None);
         }
-        if let Err(missing) = write_dedup(tx, some).await? {
+        if let Err(missing) = write_dedup(tx, some, &entry.ids).await? {
             return Ok(Some(Registered::MissingXorb(missing)));
         }
     }
@@ -293,14 +294,25 @@ async fn write_whole(
 
 /// Inserts deduplication entries. If one of the xorbs is missing or damaged, inserts nothing; the
 /// inner error is this xorb.
-async fn write_dedup(tx: &mut Tx<'_>, dedup: &[(ChunkHash, XorbHash)]) -> Result<Result<(), XorbHash>, IndexError> {
+///
+/// `known` has the ids of xorbs that this transaction has found to be visible and sound.
+async fn write_dedup(
+    tx: &mut Tx<'_>,
+    dedup: &[(ChunkHash, XorbHash)],
+    known: &HashMap<XorbHash, i64>,
+) -> Result<Result<(), XorbHash>, IndexError> {
     const INSERT: (&str, &str) = ("INSERT INTO dedup_chunks (chunk_hash, xorb_id) ", " ON CONFLICT DO NOTHING");
-    let xorbs: HashSet<XorbHash> = dedup.iter().map(|(_, xorb)| *xorb).collect();
-    let named = match Named::find(tx, &xorbs.into_iter().collect::<Vec<_>>()).await? {
-        Ok(named) => named,
-        Err(Unusable::Unknown(xorb) | Unusable::Damaged(xorb)) => return Ok(Err(xorb)),
-    };
-    let rows: Vec<_> = dedup.iter().filter_map(|(chunk, xorb)| Some((*chunk, *named.ids().get(xorb)?))).collect();
+    let unknown: HashSet<XorbHash> =
+        dedup.iter().map(|(_, xorb)| *xorb).filter(|xorb| !known.contains_key(xorb)).collect();
+    let mut found = HashMap::new();
+    if !unknown.is_empty() {
+        found = match Named::find(tx, &unknown.into_iter().collect::<Vec<_>>()).await? {
+            Ok(named) => named.into_ids(),
+            Err(Unusable::Unknown(xorb) | Unusable::Damaged(xorb)) => return Ok(Err(xorb)),
+        };
+    }
+    let id_of = |xorb| known.get(xorb).or_else(|| found.get(xorb));
+    let rows: Vec<_> = dedup.iter().filter_map(|(chunk, xorb)| Some((*chunk, *id_of(xorb)?))).collect();
     insert_rows(tx, INSERT, &rows, |columns, (chunk, xorb)| {
         columns.push_bind(chunk.as_bytes().as_slice()).push_bind(*xorb);
     })

@@ -83,9 +83,9 @@ pub(super) async fn sweep(tx: &mut Tx<'_>, now: Timestamp) -> Result<bool, Index
 /// Sweeps a small file, or a part of a large one. Returns whether there was a removed file.
 async fn sweep_one(tx: &mut Tx<'_>, now: Timestamp) -> Result<bool, IndexError> {
     const TERMS: &str = "DELETE FROM file_terms WHERE rowid IN \
-         (SELECT rowid FROM file_terms WHERE file_id = ? LIMIT ?)";
+         (SELECT rowid FROM file_terms WHERE file_id = ? LIMIT +?)";
     const REFERENCES: &str = "DELETE FROM xorb_files WHERE file_id = ?1 AND xorb_id IN \
-         (SELECT xorb_id FROM xorb_files WHERE file_id = ?1 LIMIT ?2) RETURNING xorb_id";
+         (SELECT xorb_id FROM xorb_files WHERE file_id = ?1 LIMIT +?2) RETURNING xorb_id";
     const STEP: &str = "SELECT max(1, ?2 * ?3 / (?3 - 1 + max(1, count(*)))) FROM file_repos WHERE file_id = ?1";
     row! { Removed { id: i64, removed_at: Timestamp } }
     // The caller has checked for a removed file before it got the write lock. Another process may
@@ -113,7 +113,7 @@ async fn sweep_one(tx: &mut Tx<'_>, now: Timestamp) -> Result<bool, IndexError> 
 /// for a file with thousands of claims, because each deletion changes the row of a repository.
 async fn unclaim_some(tx: &mut Tx<'_>, id: i64) -> Result<bool, IndexError> {
     const SQL: &str = "DELETE FROM file_repos WHERE file_id = ?1 AND repo IN \
-         (SELECT repo FROM file_repos WHERE file_id = ?1 LIMIT ?2)";
+         (SELECT repo FROM file_repos WHERE file_id = ?1 LIMIT +?2)";
     let deleted = tx.execute(query(SQL).bind(id).bind(STEP_UNCLAIM_COUNT)).await?;
     Ok(deleted < STEP_UNCLAIM_COUNT.unsigned_abs())
 }

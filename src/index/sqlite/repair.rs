@@ -34,7 +34,7 @@ const PAGE_TERMS_LEN: i64 = 4 << 20;
 
 impl RepairIndex for SqliteIndex {
     fn health_after(&self, after: Option<XorbHash>, limit: u32) -> BoxFuture<'_, Result<Vec<XorbHealth>, IndexError>> {
-        const SQL: &str = select_health!("hash > ? ORDER BY hash LIMIT ?");
+        const SQL: &str = select_health!("hash > ? ORDER BY hash LIMIT +?");
         async move { self.read("list the health of xorbs").all(query(SQL).bind(after_bytes(after)).bind(limit)).await }
             .boxed()
     }
@@ -92,7 +92,7 @@ impl RepairIndex for SqliteIndex {
     fn faulty_files(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<FaultPage, IndexError>> {
         const SQL: &str = "SELECT id, hash, \
              (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) AS terms_len FROM files \
-             WHERE hash > ? AND removed_at IS NULL AND registration NOT IN hidden ORDER BY hash LIMIT ?";
+             WHERE hash > ? AND removed_at IS NULL AND registration NOT IN hidden ORDER BY hash LIMIT +?";
         row! { Checked { id: i64, hash: FileHash, terms_len: i64 } }
         async move {
             let mut held = self.reading("compare files with their references").await?;
@@ -188,7 +188,7 @@ impl RepairIndex for SqliteIndex {
         than: Timestamp,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Option<XorbHash>, IndexError>> {
-        const LAST: &str = "SELECT hash FROM (SELECT hash FROM xorbs WHERE hash > ? ORDER BY hash LIMIT ?) \
+        const LAST: &str = "SELECT hash FROM (SELECT hash FROM xorbs WHERE hash > ? ORDER BY hash LIMIT +?) \
              ORDER BY hash DESC LIMIT 1";
         const TOUCHED: &str = "UPDATE xorbs SET since = ?4, state = CASE state WHEN 2 THEN 1 ELSE state END \
              WHERE hash > ?1 AND hash <= ?2 AND since > ?3";

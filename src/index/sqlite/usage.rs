@@ -35,7 +35,7 @@ impl UsageIndex for SqliteIndex {
         // The empty string is before every name. A repository without files may still be charged:
         // for the xorbs of a large removed file that is not swept yet.
         const SQL: &str = "SELECT file_count, logical_len, physical_len, name AS repo FROM repos \
-             WHERE name > ? AND (file_count > 0 OR physical_len > 0) ORDER BY name LIMIT ?";
+             WHERE name > ? AND (file_count > 0 OR physical_len > 0) ORDER BY name LIMIT +?";
         let list = query(SQL).bind(after.unwrap_or_default()).bind(limit);
         async move { self.read("list the usage of repositories").all(list).await }.boxed()
     }
@@ -44,7 +44,7 @@ impl UsageIndex for SqliteIndex {
         // Reads all rows, one per repository, and sorts them in memory: an index would cost every
         // registration a write. `physical_len` without files: see `usages_after`.
         const SQL: &str = "SELECT file_count, logical_len, physical_len, name AS repo FROM repos \
-             WHERE file_count > 0 OR physical_len > 0 ORDER BY physical_len DESC, name LIMIT ?";
+             WHERE file_count > 0 OR physical_len > 0 ORDER BY physical_len DESC, name LIMIT +?";
         async move { self.read("list the usage of the largest repositories").all(query(SQL).bind(limit)).await }.boxed()
     }
 }

@@ -34,7 +34,7 @@ impl Entry<'_> {
         const REFERENCES: (&str, &str) = ("INSERT INTO xorb_files (xorb_id, file_id) ", "");
         const CLAIMS: (&str, &str) =
             ("INSERT INTO file_repos (file_id, repo, has_claimed, record_len, registration, claim_registration) ", "");
-        let (registration, mark) = (self.registration, self.mark);
+        let (registration, mark) = (self.registration, self.mark.of_new(files.len()));
         let ids_of_files = next_ids(tx, files.len()).await?;
         let files: Vec<(i64, &NewFile)> = ids_of_files.into_iter().zip(files.iter().copied()).collect();
         let now = millis(registration.now);
@@ -42,7 +42,7 @@ impl Entry<'_> {
             columns.push_bind(*id).push_bind(file.hash.as_bytes().as_slice()).push_bind(file.raw_len.cast_signed());
             let digest = file.sha256.map(|sha256| sha256.as_digest().to_vec());
             columns.push_bind(now).push_bind(digest).push_bind(i64::from(file.sha256.is_some()));
-            columns.push_bind(mark.in_batch());
+            columns.push_bind(mark);
         })
         .await?;
         let runs: Vec<TermRun> = files.iter().flat_map(|(id, file)| terms::runs(*id, &file.terms)).collect();
@@ -64,10 +64,12 @@ impl Entry<'_> {
         insert_rows(tx, CLAIMS, &files, |columns, (id, file)| {
             columns.push_bind(*id).push_bind(registration.repo.as_str()).push_bind(file.sha256.is_some());
             columns.push_bind(record_len(file.terms.len()).cast_signed());
-            columns.push_bind(mark.in_batch()).push_bind(mark.of_claim());
+            columns.push_bind(mark).push_bind(self.mark.of_claim());
         })
         .await?;
-        self.count(tx, &files, &counts).await?;
+        if mark != 0 {
+            self.count(tx, &files, &counts).await?;
+        }
         let listed: Vec<(i64, i64)> = files.iter().map(|(id, _)| (*id, 0)).collect();
         self.list_files(tx, &listed).await
     }
@@ -159,7 +161,8 @@ impl Entry<'_> {
             let ids = id_list(named.ids().values());
             // The triggers charge them to the claim, which exists by now.
             tx.execute(query(REFER).bind(id).bind(ids)).await?;
-            named.retain(tx, self.registration.now).await?;
+            named.retain_referenced(tx, self.registration.now).await?;
+            self.ids.extend(named.into_ids());
             self.at.part += 1;
             return Ok(None);
         }

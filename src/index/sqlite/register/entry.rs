@@ -34,11 +34,13 @@ pub(super) struct Entry<'r> {
     pub(super) outcome: Registered,
     /// Whether one transaction cannot write it, because known files have too many references.
     pub(super) is_too_long: bool,
+    /// The row ids of the xorbs of these files, all visible and sound in this transaction.
+    pub(super) ids: HashMap<XorbHash, i64>,
 }
 
 impl<'r> Entry<'r> {
-    pub(super) const fn new(registration: &'r Registration, mark: Mark, at: Cursor) -> Self {
-        Self { registration, mark, at, outcome: Registered::Known, is_too_long: false }
+    pub(super) fn new(registration: &'r Registration, mark: Mark, at: Cursor) -> Self {
+        Self { registration, mark, at, outcome: Registered::Known, is_too_long: false, ids: HashMap::new() }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -143,7 +145,13 @@ impl<'r> Entry<'r> {
                 refused => return Ok(Some(refused)),
             }
         }
-        named.retain(tx, self.registration.now).await?;
+        if known.is_empty() {
+            // Each file is new, so each xorb has a reference by now.
+            named.retain_referenced(tx, self.registration.now).await?;
+        } else {
+            named.retain(tx, self.registration.now).await?;
+        }
+        self.ids.extend(named.into_ids());
         Ok(None)
     }
 
@@ -159,7 +167,7 @@ impl<'r> Entry<'r> {
              coalesce(claim_registration IN hidden, 0) AS is_claim_hidden, files.registration AS registration, \
              coalesce(file_repos.registration, 0) AS repo_registration, \
              coalesce(claim_registration, 0) AS claim_registration, \
-             (SELECT count(*) FROM (SELECT 1 FROM xorb_files WHERE file_id = files.id LIMIT ";
+             (SELECT count(*) FROM (SELECT 1 FROM xorb_files WHERE file_id = files.id LIMIT +";
         const FROM: &str =
             ") AS counted) AS reference_count FROM files LEFT JOIN file_repos ON file_id = files.id AND repo = ";
         let mut known = HashMap::new();

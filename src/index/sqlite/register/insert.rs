@@ -35,14 +35,14 @@ impl Entry<'_> {
         const REFERENCES: (&str, &str) = ("INSERT INTO xorb_files (xorb_id, file_id) ", "");
         const CLAIMS: (&str, &str) =
             ("INSERT INTO file_repos (file_id, repo, has_claimed, record_len, registration, claim_registration) ", "");
-        let (registration, mark) = (self.registration, self.mark);
+        let (registration, mark) = (self.registration, self.mark.of_new(files.len()));
         let files: Vec<(i64, &NewFile)> = (next_id(tx).await?..).zip(files.iter().copied()).collect();
         let now = millis(registration.now);
         insert_rows(tx, FILES, &files, |columns, (id, file)| {
             columns.push_bind(*id).push_bind(file.hash.as_bytes().as_slice()).push_bind(file.raw_len.cast_signed());
             let digest = file.sha256.map(|sha256| sha256.as_digest().to_vec());
             columns.push_bind(now).push_bind(digest).push_bind(i64::from(file.sha256.is_some()));
-            columns.push_bind(mark.in_batch());
+            columns.push_bind(mark);
         })
         .await?;
         let runs: Vec<TermRun> = files.iter().flat_map(|(id, file)| terms::runs(*id, &file.terms)).collect();
@@ -57,8 +57,8 @@ impl Entry<'_> {
             }
         }
         references.sort_unstable();
-        // Before the claims: the trigger `usage_refer` charges every repository that has a claim.
-        // Here `count` charges the repository, once for the batch.
+        // Before the claims: the trigger `usage_refer` charges every repository that has a claim,
+        // but `count` or the trigger `usage_claim` charges once for all references.
         insert_rows(tx, REFERENCES, &references, |columns, (xorb, file)| {
             columns.push_bind(*xorb).push_bind(*file);
         })
@@ -68,10 +68,12 @@ impl Entry<'_> {
         insert_rows(tx, CLAIMS, &files, |columns, (id, file)| {
             columns.push_bind(*id).push_bind(registration.repo.as_str()).push_bind(i64::from(file.sha256.is_some()));
             columns.push_bind(record_len(file.terms.len()).cast_signed());
-            columns.push_bind(mark.in_batch()).push_bind(mark.of_claim());
+            columns.push_bind(mark).push_bind(self.mark.of_claim());
         })
         .await?;
-        self.count(tx, &files, &counts).await?;
+        if mark != 0 {
+            self.count(tx, &files, &counts).await?;
+        }
         let listed: Vec<(i64, i64)> = files.iter().map(|(id, _)| (*id, 0)).collect();
         self.list_files(tx, &listed).await
     }
@@ -167,7 +169,8 @@ impl Entry<'_> {
             let ids = id_list(named.ids().values());
             // The triggers charge the repository for these references, because its claim exists.
             tx.execute(query(REFER).bind(id).bind(ids)).await?;
-            named.retain(tx, self.registration.now).await?;
+            named.retain_referenced(tx, self.registration.now).await?;
+            self.ids.extend(named.into_ids());
             self.at.part += 1;
             return Ok(None);
         }

@@ -1,5 +1,5 @@
-//! `GET /v1/token`: exchanges a refresh token for a new access token. A client needs it if it runs
-//! for longer than an access token is valid.
+//! `GET /v1/token`: exchanges a refresh token for a new access token. A client that runs for longer
+//! than an access token is valid needs this route.
 
 use axum::Json;
 use axum::extract::State;
@@ -48,6 +48,7 @@ pub(super) async fn refresh(
     let now = state.shared.clock.now().as_secs();
     let refresh = state.shared.keys.check(|ring| check_refresh_token(ring, text, now)).await.map_err(invalid_token)?;
     let token = refresh.make(now, rand::random());
+    // The audit line names the new token, and the refresh token as its parent.
     context.set_token(&token);
     tracing::info!(token = %token.id, parent = %refresh.id, repo = %token.claims.repo, "issued a token");
     let exp = token.claims.expires_unix_secs;

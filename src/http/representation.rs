@@ -27,8 +27,8 @@ pub(super) const X_XORB_CHUNK_RANGE: HeaderName = HeaderName::from_static("x-xor
 /// form.
 pub(super) const X_XORB_BYTE_RANGE: HeaderName = HeaderName::from_static("x-xorb-byte-range");
 
-/// `Cache-Control` without authentication. The bytes under a hash never change. Only the
-/// compression of a xorb may change, and then its `ETag` changes.
+/// `Cache-Control` without authentication. The contents under a hash never change. The serialized
+/// bytes of a xorb may change, and then its `ETag` changes.
 const CACHE_FOREVER: HeaderValue = HeaderValue::from_static("public, immutable, max-age=31536000");
 
 /// `Cache-Control` with authentication. Shared caches must not store the response, because they
@@ -42,7 +42,7 @@ const HEADER_COUNT: usize = 14;
 /// `Content-Type` of bytes of any kind.
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// Immutable bytes. Ranges of them can be read.
+/// Bytes that do not change while they are sent. Ranges of them can be read.
 pub(super) trait Resource: Clone + Send + Sync + 'static {
     /// The name of this kind of resource in an error message.
     const NAME: &'static str;
@@ -197,8 +197,9 @@ impl<R: Resource> Representation<R> {
                 Problem::new(Code::InvalidRange, detail)
             }
             RangeError::NotSatisfiable => {
-                let detail =
-                    format!("The resource has {len} bytes; the Range header selects none of them, or too many.");
+                let detail = format!(
+                    "The resource has {len} bytes; the Range header selects none of them, has too many ranges, or repeats bytes."
+                );
                 self.resource.add_chunk_count(Problem::new(Code::RangeNotSatisfiable, detail)).unsatisfied(len)
             }
         })

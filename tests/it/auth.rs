@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::scrub::{fetch, first_fetch};
 use crate::support::{
     Client, Grant, Response, Start, TestServer, UploadShard, Xorb, guarded, issue, rng, send, sha256_of, token_command,
     upload_shard,
@@ -295,12 +296,20 @@ async fn rotated_key_is_used_at_once_and_a_dropped_one_refused() {
     let get = async |token: &str| send(&client, "GET", &path, Some(token), Vec::new()).await.status;
     let old = issue(&server, "read", "*", &[]);
     assert_eq!(get(&old).await, 200);
+    let writer = client.bearing(&issue(&server, "write", "models/a/one", &[]));
+    let xorb = Xorb::mixed(&mut rng(), 3);
+    let shard = upload_shard(&xorb, 0, 3);
+    assert_eq!(writer.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    assert_eq!(writer.post("/v1/shards", shard.bytes()).await.status, 200);
+    let data = first_fetch(&writer, &shard.file_hash()).await;
+    let get_data = async || fetch(&client, &data).await.status;
+    assert_eq!(get_data().await, 206);
     assert!(token_command(&server, &["rotate-key"]).status.success());
     let new = issue(&server, "read", "*", &[]);
-    assert_eq!((get(&new).await, get(&old).await), (200, 200));
+    assert_eq!((get(&new).await, get(&old).await, get_data().await), (200, 200, 206));
     assert!(token_command(&server, &["rotate-key", "--keep", "0"]).status.success());
     let newest = issue(&server, "read", "*", &[]);
-    assert_eq!((get(&newest).await, get(&new).await, get(&old).await), (200, 401, 401));
+    assert_eq!((get(&newest).await, get(&new).await, get(&old).await, get_data().await), (200, 401, 401, 403));
     let inspected = token_command(&server, &["inspect", &old]);
     assert_eq!(inspected.status.code(), Some(1), "{inspected:?}");
     let server = server.restart_with(|start| start.with("auth", "token"));

@@ -1,4 +1,5 @@
-//! The contract on the xorbs that a registration names: GC must not delete them.
+//! The contract on the xorbs that a registration names: GC must not delete them
+//! before their grace period is over.
 
 use super::collect::{after, condemned, life, sweep};
 use super::files::{file, file_hash, registration, term};
@@ -10,8 +11,8 @@ suite! {
     xorb_without_its_file_is_as_young_as_the_latest_registration
 }
 
-/// A registration touches the xorbs that it names and no file references, even if its file is known
-/// and its terms are ignored.
+/// A registration touches those of its xorbs that no file references, even if its file is known and
+/// its terms are ignored.
 async fn registration_touches_xorbs_that_no_file_references(db: Db) {
     for byte in 1..=4 {
         put(&db, xorb(byte, 3)).await;
@@ -44,8 +45,8 @@ async fn registration_touches_xorbs_that_no_file_references(db: Db) {
     assert_eq!(sinces().await, [after(60), after(20), after(30), NOW, after(60)]);
 }
 
-/// The latest registration is the first one: the second one and the removal have earlier times,
-/// because the clock was set back.
+/// The first registration has the latest time: the clock was set back before the second one and the
+/// removal.
 async fn xorb_without_its_file_is_as_young_as_the_latest_registration(db: Db) {
     put(&db, xorb(1, 3)).await;
     let file = file(9, &[term(1, 0, 1)]);

@@ -28,7 +28,8 @@ pub(super) const X_XORB_CHUNK_RANGE: HeaderName = HeaderName::from_static("x-xor
 pub(super) const X_XORB_BYTE_RANGE: HeaderName = HeaderName::from_static("x-xorb-byte-range");
 
 /// `Cache-Control` without authentication. The contents under a hash never change. The serialized
-/// bytes of a xorb may change, and then its `ETag` changes.
+/// bytes of a xorb may change, and then its `ETag` changes. A cached old serialization stays valid,
+/// because it has the same chunks.
 const CACHE_FOREVER: HeaderValue = HeaderValue::from_static("public, immutable, max-age=31536000");
 
 /// `Cache-Control` with authentication. Shared caches must not store the response, because they

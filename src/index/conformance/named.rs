@@ -8,7 +8,7 @@ use crate::index::{Registered, Registration, XorbState};
 
 suite! {
     registration_touches_xorbs_that_no_file_references
-    xorb_without_its_file_is_as_young_as_the_latest_registration
+    xorb_that_loses_its_file_has_the_latest_registration_time
 }
 
 /// A registration touches those of its xorbs that no file references, even if its file is known and
@@ -24,8 +24,8 @@ async fn registration_touches_xorbs_that_no_file_references(db: Db) {
             [life(&db, 1).await, life(&db, 2).await, life(&db, 3).await, life(&db, 4).await, life(&db, 5).await];
         lives.map(|life| life.since)
     };
-    // Xorb 1 gets a reference, so it is not touched. Xorb 5 gets one, too, but was condemned. Xorb 2
-    // is only named.
+    // Xorb 1 gets a reference, so it is not touched. Xorb 5 gets one, too, but was condemned: its
+    // change to live sets `since`. Xorb 2 is only named.
     let terms = [term(1, 0, 1), term(5, 0, 1)];
     db.register(&at(20, registration("r", vec![file(9, &terms)], &[1, 2, 5]))).await.unwrap();
     assert_eq!(sinces().await, [NOW, after(20), NOW, NOW, after(20)]);
@@ -47,7 +47,7 @@ async fn registration_touches_xorbs_that_no_file_references(db: Db) {
 
 /// The first registration has the latest time: the clock was set back before the second one and the
 /// removal.
-async fn xorb_without_its_file_is_as_young_as_the_latest_registration(db: Db) {
+async fn xorb_that_loses_its_file_has_the_latest_registration_time(db: Db) {
     put(&db, xorb(1, 3)).await;
     let file = file(9, &[term(1, 0, 1)]);
     for millis in [30, 10] {

@@ -297,14 +297,11 @@ async fn write_dedup(
     const INSERT: (&str, &str) = ("INSERT INTO dedup_chunks (chunk_hash, xorb_id) ", " ON CONFLICT DO NOTHING");
     let unknown: HashSet<XorbHash> =
         dedup.iter().map(|(_, xorb)| *xorb).filter(|xorb| !known.contains_key(xorb)).collect();
-    let mut found = HashMap::new();
-    if !unknown.is_empty() {
-        found = match Named::find(tx, &unknown.into_iter().collect::<Vec<_>>()).await? {
-            Ok(named) => named.into_ids(),
-            Err(Unusable::Unknown(xorb) | Unusable::Damaged(xorb)) => return Ok(Err(xorb)),
-        };
-    }
-    let id_of = |xorb| known.get(xorb).or_else(|| found.get(xorb));
+    let named = match Named::find(tx, &unknown.into_iter().collect::<Vec<_>>()).await? {
+        Ok(named) => named,
+        Err(Unusable::Unknown(xorb) | Unusable::Damaged(xorb)) => return Ok(Err(xorb)),
+    };
+    let id_of = |xorb| known.get(xorb).or_else(|| named.ids().get(xorb));
     let rows: Vec<_> = dedup.iter().filter_map(|(chunk, xorb)| Some((*chunk, *id_of(xorb)?))).collect();
     insert_rows(tx, INSERT, &rows, |columns, (chunk, xorb)| {
         columns.push_bind(chunk.as_bytes().as_slice()).push_bind(*xorb);

@@ -1,5 +1,6 @@
 //! The real binary as a child process.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -41,8 +42,8 @@ impl Start {
     }
 
     /// With a variable in its environment.
-    pub fn env(mut self, name: &str, value: &Path) -> Self {
-        self.settings.push((name.to_owned(), value.to_str().expect("the test's paths are text").to_owned()));
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.settings.push((name.to_owned(), value.as_ref().to_str().expect("the test's values are text").to_owned()));
         self
     }
 

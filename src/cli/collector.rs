@@ -31,6 +31,9 @@ use crate::service::{Pruning, Server, Store, StoreError};
 /// Interval of the deletion of expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 
+/// Interval of the search for Hub repositories that were not swept for a day.
+const HUB_SWEEP_PERIOD: Duration = Duration::from_secs(3600);
+
 // The configuration cannot import the service, so it repeats the limits of the service.
 const _: () = assert!(MIN_GC_GRACE.as_secs() == MIN_GRACE.as_secs());
 const _: () = assert!(MIN_GC_DELETE_DELAY.as_secs() == MIN_CONDEMNED.as_secs());
@@ -212,6 +215,18 @@ pub(super) async fn purge_repos(server: Arc<Server>, stop: CancellationToken) {
     while stop.run_until_cancelled(sleep(REFRESH_PERIOD)).await.is_some() {
         if let Err(error) = server.purge_deleted_repos(&pace).await {
             tracing::warn!(error = %chain(&error), "cannot find deleted repositories; retrying later");
+        }
+    }
+}
+
+/// Sweeps Hub repositories until `stop`, likewise.
+pub(super) async fn sweep_repos(server: Arc<Server>, stop: CancellationToken) {
+    let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
+    let mut wait = FIRST_WAIT;
+    while stop.run_until_cancelled(sleep(wait)).await.is_some() {
+        wait = HUB_SWEEP_PERIOD;
+        if let Err(error) = server.sweep_hub_repos(&pace).await {
+            tracing::warn!(error = %chain(&error), "cannot find repositories to sweep; retrying later");
         }
     }
 }

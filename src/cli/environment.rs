@@ -27,6 +27,7 @@ const OF_SCRIPTS: &[&str] = &[
     "ZORB_ROUNDTRIP_DIR",
     "ZORB_RUNTIME_IMAGE",
     "ZORB_SEED",
+    "ZORB_SWEEP_STEPS",
     "ZORB_SHIM_DIRECTORY",
     "ZORB_SHIM_MODE",
     "ZORB_TEST_SEED",

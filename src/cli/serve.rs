@@ -256,6 +256,8 @@ pub(super) async fn begin_store(
     let (recovered, recorded) = prepared.map_err(|error| advice::explain(&location, error))?;
     let loaded = server.load_deleted_repos().await.context("cannot read which repositories were deleted");
     loaded.map_err(|error| advice::explain(&location, error))?;
+    let loaded = server.load_unneeded_files().await.context("cannot read which files repositories no longer need");
+    loaded.map_err(|error| advice::explain(&location, error))?;
     Ok(OpenedStore { server, index, recovered, recorded })
 }
 
@@ -314,6 +316,7 @@ fn spawn_background(server: &Arc<Server>, config: &Config, background: &TaskGrou
     background.spawn(collector::refresh(Arc::clone(store), stop.clone()));
     background.spawn(collector::clear_up(Arc::clone(store), stop.clone()));
     background.spawn(collector::purge_repos(Arc::clone(server), stop.clone()));
+    background.spawn(collector::sweep_repos(Arc::clone(server), stop.clone()));
     background.spawn(load_dedup_filter(Arc::clone(server), stop.clone()));
     let (verifying, until) = (Arc::clone(server).verify_claims(), stop.clone());
     background.spawn(async move {

@@ -7,6 +7,8 @@
 mod deletion;
 mod deletion_verbs;
 pub(in crate::index) mod sql;
+mod sweep;
+mod sweep_verbs;
 mod verbs;
 
 use futures_util::future::BoxFuture;
@@ -19,6 +21,8 @@ use crate::runtime::clock::Timestamp;
 
 pub use self::deletion::HubDeletionIndex;
 pub(super) use self::deletion_verbs::hub_deletion_verbs;
+pub use self::sweep::{HubGenerations, HubObject, HubSweepIndex, UnneededCommit, UnneededFile};
+pub(super) use self::sweep_verbs::hub_sweep_verbs;
 pub(super) use self::verbs::hub_verbs;
 
 /// The kind of a Hub repository.
@@ -154,7 +158,7 @@ pub trait HubIndex {
     /// A page of the branches and tags, by name, those after the name `after`.
     fn list_hub_refs(&self, repo: i64, after: String, limit: u32) -> BoxFuture<'_, Result<Vec<HubRef>, IndexError>>;
 
-    /// A commit, reachable or not.
+    /// A commit, reachable or not. A [sweep](HubSweepIndex) deletes unreachable ones later.
     fn find_hub_commit(&self, repo: i64, id: ObjectId) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>>;
 
     /// The bytes of a directory.

@@ -41,6 +41,7 @@ pub(super) const SQLITE: Migrations = &[
     (20, "hub", include_str!("../../migrations/sqlite/0020_hub.sql")),
     (21, "hub_records", include_str!("../../migrations/sqlite/0021_hub_records.sql")),
     (22, "hub_deletion", include_str!("../../migrations/sqlite/0022_hub_deletion.sql")),
+    (23, "hub_sweep", include_str!("../../migrations/sqlite/0023_hub_sweep.sql")),
 ];
 
 /// Every file in `migrations/postgres`, likewise compared by a test.
@@ -50,6 +51,7 @@ pub(super) const POSTGRES: Migrations = &[
     (2, "hub", include_str!("../../migrations/postgres/0002_hub.sql")),
     (3, "hub_records", include_str!("../../migrations/postgres/0003_hub_records.sql")),
     (4, "hub_deletion", include_str!("../../migrations/postgres/0004_hub_deletion.sql")),
+    (5, "hub_sweep", include_str!("../../migrations/postgres/0005_hub_sweep.sql")),
 ];
 
 /// Brings the database to the schema version of this program.

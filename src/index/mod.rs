@@ -71,7 +71,10 @@ pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{DedupHit, FileIndex, FileRow, Reader};
 pub use self::grants::{GrantIndex, SpentGrant};
 pub use self::health::{AffectedFiles, HealthIndex, HealthSums, XorbHealth};
-pub use self::hub::{HubBlob, HubCommit, HubDeletionIndex, HubIndex, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind};
+pub use self::hub::{
+    HubBlob, HubCommit, HubDeletionIndex, HubGenerations, HubIndex, HubObject, HubRef, HubRepo, HubSweepIndex, HubTree,
+    NewHubRepo, RepoKind, UnneededCommit, UnneededFile,
+};
 pub use self::listing::{FileEntry, ListIndex, XorbEntry};
 pub use self::objects::{DeadObject, ObjectIndex, ObjectSums};
 pub use self::records::{RecordIndex, StoreMark};
@@ -94,6 +97,7 @@ pub trait Index:
     + HealthIndex
     + HubIndex
     + HubDeletionIndex
+    + HubSweepIndex
     + ListIndex
     + ObjectIndex
     + RecordIndex

@@ -4,6 +4,7 @@
 //! counter is one atomic add. Gauges "at the last scrape" are set by the handler of `/metrics`.
 
 mod collection;
+mod hub;
 mod process;
 mod repos;
 
@@ -19,6 +20,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 pub use self::collection::CollectionMetrics;
+pub use self::hub::HubMetrics;
 pub use self::process::ProcessMetrics;
 pub use self::repos::{RepoMetrics, RepoSample};
 use super::journal::JournalCounts;
@@ -98,6 +100,8 @@ pub struct Metrics {
     pub store_free_bytes: Gauge,
     /// Metrics of garbage collection.
     pub collection: CollectionMetrics,
+    /// Metrics of Hub repositories.
+    pub hub: HubMetrics,
     /// Metrics of the process itself.
     pub process: ProcessMetrics,
     /// Usage of the largest repositories.
@@ -163,6 +167,7 @@ impl Metrics {
             store_bytes: Gauge::default(),
             store_free_bytes: Gauge::default(),
             collection: CollectionMetrics::default(),
+            hub: HubMetrics::default(),
             process: ProcessMetrics::default(),
             repos: RepoMetrics::default(),
         };
@@ -250,6 +255,7 @@ impl Metrics {
         let help = "Longest time that a write of the index kept other writers waiting";
         registry.register_with_unit("index_longest_write", help, Unit::Seconds, self.index_longest_write.clone());
         self.collection.register(registry);
+        self.hub.register(registry);
     }
 }
 

@@ -150,6 +150,8 @@ pub struct Server {
     branch_locks: Arc<hub::BranchLocks>,
     /// Hub repositories whose claims are being removed.
     deleting: Arc<hub::Deleting>,
+    /// Hub repositories with files that sweeps will remove.
+    unneeded: Arc<hub::Unneeded>,
 }
 
 impl Server {
@@ -167,6 +169,7 @@ impl Server {
             waiting: Arc::new(Waiting::new(settings.upload_count)),
             branch_locks: Arc::default(),
             deleting: Arc::default(),
+            unneeded: Arc::default(),
         })
     }
 

@@ -217,6 +217,13 @@ impl Server {
                 // Notify also after an error, because the transaction may have been committed.
                 server.unsettled.notify();
             }
+            let is_registered = matches!(registered, Ok(Registered::New | Registered::Added | Registered::Known));
+            let retained = match is_registered {
+                true => {
+                    server.retain_unneeded(&registration.repo, registration.files.iter().map(|file| file.hash)).await
+                }
+                false => Ok(()),
+            };
             match &registered {
                 Ok(Registered::New | Registered::Added) | Err(_) => appended.retain(),
                 Ok(
@@ -227,6 +234,8 @@ impl Server {
                     | Registered::OtherSha256 { .. },
                 ) => appended.roll_back().await,
             }
+            // Without this, a sweep may remove a claim that was acknowledged just now.
+            retained?;
             registered
         })
         .await

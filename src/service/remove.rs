@@ -83,12 +83,27 @@ impl Store {
     /// made. A later registration of the file would change nothing and have no record, so a rebuilt
     /// index would lack the file.
     pub(super) async fn drop_claim(&self, file: FileHash, repo: &str) -> Result<(), StoreError> {
+        self.drop_claim_if(file, repo, async { Ok(true) }).await.map(drop)
+    }
+
+    /// The same if a condition holds, which is checked with the lock of the file. Returns whether a
+    /// claim was removed.
+    pub(super) async fn drop_claim_if(
+        &self,
+        file: FileHash,
+        repo: &str,
+        condition: impl Future<Output = Result<bool, StoreError>> + Send,
+    ) -> Result<bool, StoreError> {
         let lock = self.file_locks.lock_within(PATIENCE, [file]).await?;
+        if !condition.await? {
+            return Ok(false);
+        }
         let removed = self.index.remove_claims_of(file, Some(repo.to_owned()), self.clock.now(), None).await?;
         if removed.repos.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
-        self.append_made_removal(lock, file, repo.to_owned()).await
+        self.append_made_removal(lock, file, repo.to_owned()).await?;
+        Ok(true)
     }
 
     /// Removes the claim of this repository, or all claims. Then deletes rows of removed files, but

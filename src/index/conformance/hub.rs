@@ -20,9 +20,9 @@ suite! {
     repository_without_records_is_found_until_it_has_some
 }
 
-const MAIN: &str = "refs/heads/main";
+pub(super) const MAIN: &str = "refs/heads/main";
 
-fn id(byte: u8) -> ObjectId {
+pub(super) fn id(byte: u8) -> ObjectId {
     ObjectId::from_bytes([byte; 20])
 }
 
@@ -36,7 +36,7 @@ fn repo(kind: RepoKind, name: &str) -> NewHubRepo {
     }
 }
 
-fn commit(byte: u8, parent: Option<u8>) -> HubCommit {
+pub(super) fn commit(byte: u8, parent: Option<u8>) -> HubCommit {
     HubCommit {
         id: id(byte),
         tree: id(byte ^ 0x80),
@@ -47,21 +47,21 @@ fn commit(byte: u8, parent: Option<u8>) -> HubCommit {
     }
 }
 
-fn blob(byte: u8) -> HubBlob {
+pub(super) fn blob(byte: u8) -> HubBlob {
     let sha256 = byte.is_multiple_of(2).then(|| Sha256::from_digest([byte; 32]));
     HubBlob { id: id(byte), len: u64::from(byte) << 40, sha256, file: FileHash::from_bytes([byte; 32]) }
 }
 
-fn tree(byte: u8) -> HubTree {
+pub(super) fn tree(byte: u8) -> HubTree {
     HubTree { id: id(byte), entries: vec![byte; 3] }
 }
 
 /// A branch or tag at this commit.
-fn at(name: &str, byte: u8) -> HubRef {
+pub(super) fn at(name: &str, byte: u8) -> HubRef {
     HubRef { name: name.to_owned(), target: id(byte) }
 }
 
-async fn create(db: &Db, kind: RepoKind, name: &str) -> i64 {
+pub(super) async fn create(db: &Db, kind: RepoKind, name: &str) -> i64 {
     let created = db.create_hub_repo(repo(kind, name), commit(1, None), vec![tree(0x81)], vec![blob(1)], 5).await;
     created.unwrap().unwrap()
 }

@@ -1,7 +1,7 @@
 //! The SQL of [`HubIndex`](super::HubIndex), one text for every database: parameters are `$1` and
 //! so on, and each statement is in the common part of the dialects.
 
-use super::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
+use super::{HubBlob, HubCommit, HubGenerations, HubObject, HubRef, HubRepo, HubTree, UnneededCommit, UnneededFile};
 use crate::git::ObjectId;
 use crate::index::decode::by_name;
 
@@ -10,6 +10,9 @@ by_name!(HubRef { name, target });
 by_name!(HubTree { id, entries });
 by_name!(HubCommit { id, tree, parent, at, author, message });
 by_name!(HubBlob { id, len, sha256, file });
+by_name!(HubGenerations { current, swept });
+by_name!(UnneededCommit { id, since });
+by_name!(UnneededFile { file, since });
 
 pub(in crate::index) const CREATE: &str = "INSERT INTO hub_repos \
      (kind, namespace, name, lower_name, storage_name, is_private, created_at, updated_at, is_recorded) \
@@ -45,7 +48,7 @@ pub(in crate::index) const FIND_RECORDED_DELETION: &str =
 
 /// Each deletes some of the rows of a repository that is deleted, and how many. A directory may
 /// have thousands of pages.
-pub(in crate::index) const DROP_SOME: [(&str, i64); 3] = [
+pub(in crate::index) const DROP_SOME: [(&str, i64); 5] = [
     (
         "DELETE FROM hub_commits WHERE repo_id = $1 AND oid IN \
          (SELECT oid FROM hub_commits WHERE repo_id = $1 LIMIT $2)",
@@ -53,6 +56,16 @@ pub(in crate::index) const DROP_SOME: [(&str, i64); 3] = [
     ),
     ("DELETE FROM hub_trees WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_trees WHERE repo_id = $1 LIMIT $2)", 1),
     ("DELETE FROM hub_blobs WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_blobs WHERE repo_id = $1 LIMIT $2)", 64),
+    (
+        "DELETE FROM hub_unneeded_commits WHERE repo_id = $1 AND oid IN \
+         (SELECT oid FROM hub_unneeded_commits WHERE repo_id = $1 LIMIT $2)",
+        64,
+    ),
+    (
+        "DELETE FROM hub_unneeded_files WHERE repo_id = $1 AND file IN \
+         (SELECT file FROM hub_unneeded_files WHERE repo_id = $1 LIMIT $2)",
+        64,
+    ),
 ];
 
 pub(in crate::index) const DROP_REPO: &str = "DELETE FROM hub_repos WHERE id = $1";
@@ -86,7 +99,11 @@ pub(in crate::index) const ADD_COMMIT: &str = "INSERT INTO hub_commits (repo_id,
 pub(in crate::index) const MOVE_REF: &str =
     "UPDATE hub_refs SET target = $3 WHERE repo_id = $1 AND name = $2 AND target = $4";
 
-pub(in crate::index) const TOUCH: &str = "UPDATE hub_repos SET updated_at = $2 WHERE id = $1";
+pub(in crate::index) const TOUCH: &str =
+    "UPDATE hub_repos SET updated_at = $2, generation = generation + 1 WHERE id = $1";
+
+/// Counts a change of the repository.
+pub(in crate::index) const COUNT_CHANGE: &str = "UPDATE hub_repos SET generation = generation + 1 WHERE id = $1";
 
 pub(in crate::index) const ADD_REF: &str = "INSERT INTO hub_refs (repo_id, name, target) \
      SELECT repo_id, $3, oid FROM hub_commits WHERE repo_id = $1 AND oid = $2 ON CONFLICT DO NOTHING";
@@ -107,6 +124,76 @@ pub(in crate::index) const LIST_TREES: &str =
 pub(in crate::index) const LIST_BLOBS: &str =
     "SELECT oid AS id, len, sha256, file FROM hub_blobs WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
 
+pub(in crate::index) const NEXT_UNSWEPT: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos \
+     WHERE id > $1 AND (swept_at < $2 OR swept_at > $3) AND NOT is_deleted ORDER BY id LIMIT 1";
+
+pub(in crate::index) const GENERATIONS: &str =
+    "SELECT generation AS current, swept_generation AS swept FROM hub_repos WHERE id = $1 AND NOT is_deleted";
+
+pub(in crate::index) const SET_SWEPT: &str = "UPDATE hub_repos SET swept_at = $2, swept_generation = $3 WHERE id = $1";
+
+/// The list of unneeded commits, or that of unneeded files.
+pub(in crate::index) struct UnneededList {
+    /// The name of a change of it.
+    pub(in crate::index) op: &'static str,
+    /// As of `insert_rows`.
+    pub(in crate::index) add: (&'static str, &'static str),
+    /// A deletion: what comes before the number of the repository, and before the ids.
+    pub(in crate::index) remove: (&'static str, &'static str),
+}
+
+pub(in crate::index) const UNNEEDED_COMMITS: UnneededList = UnneededList {
+    op: "list unneeded commits",
+    add: (
+        "INSERT INTO hub_unneeded_commits (repo_id, oid, since) ",
+        " ON CONFLICT (repo_id, oid) DO UPDATE SET since = excluded.since",
+    ),
+    remove: ("DELETE FROM hub_unneeded_commits WHERE repo_id = ", " AND oid IN ("),
+};
+
+pub(in crate::index) const UNNEEDED_FILES: UnneededList = UnneededList {
+    op: "list unneeded files",
+    add: (
+        "INSERT INTO hub_unneeded_files (repo_id, file, since) ",
+        " ON CONFLICT (repo_id, file) DO UPDATE SET since = excluded.since",
+    ),
+    remove: ("DELETE FROM hub_unneeded_files WHERE repo_id = ", " AND file IN ("),
+};
+
+pub(in crate::index) const LIST_UNNEEDED_COMMITS: &str =
+    "SELECT oid AS id, since FROM hub_unneeded_commits WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
+
+pub(in crate::index) const LIST_UNNEEDED_FILES: &str =
+    "SELECT file, since FROM hub_unneeded_files WHERE repo_id = $1 AND file > $2 ORDER BY file LIMIT $3";
+
+pub(in crate::index) const FIND_UNNEEDED_FILE: &str =
+    "SELECT since FROM hub_unneeded_files WHERE repo_id = $1 AND file = $2";
+
+pub(in crate::index) const LIST_WITH_UNNEEDED_FILES: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos \
+     WHERE NOT is_deleted AND EXISTS (SELECT 1 FROM hub_unneeded_files WHERE repo_id = id)";
+
+/// As [`UnneededList::remove`].
+pub(in crate::index) const DROP_COMMITS: (&str, &str) = ("DELETE FROM hub_commits WHERE repo_id = ", " AND oid IN (");
+
+/// The ids of objects of a kind.
+pub(in crate::index) const fn list_ids(object: HubObject) -> &'static str {
+    match object {
+        HubObject::Tree => "SELECT oid FROM hub_trees WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3",
+        HubObject::Blob => "SELECT oid FROM hub_blobs WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3",
+    }
+}
+
+/// Deletes objects of a kind, as [`UnneededList::remove`], and how many at once. A directory may
+/// have thousands of pages.
+pub(in crate::index) const fn drop_objects(object: HubObject) -> ((&'static str, &'static str), usize) {
+    match object {
+        HubObject::Tree => (("DELETE FROM hub_trees WHERE repo_id = ", " AND oid IN ("), 1),
+        HubObject::Blob => (("DELETE FROM hub_blobs WHERE repo_id = ", " AND oid IN ("), 64),
+    }
+}
+
 pub(in crate::index) const RESTORE: &str = "INSERT INTO hub_repos \
      (kind, namespace, name, lower_name, storage_name, is_private, created_at, updated_at) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (storage_name) \
@@ -117,11 +204,13 @@ pub(in crate::index) const CLEAR_REFS: &str = "DELETE FROM hub_refs WHERE repo_i
 
 pub(in crate::index) const SET_REFS: (&str, &str) = ("INSERT INTO hub_refs (repo_id, name, target) ", "");
 
-pub(in crate::index) const DISCARD: [&str; 4] = [
+pub(in crate::index) const DISCARD: [&str; 6] = [
     "DELETE FROM hub_repos WHERE NOT is_deleted AND NOT EXISTS (SELECT 1 FROM hub_refs WHERE repo_id = id)",
     "DELETE FROM hub_commits WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
     "DELETE FROM hub_trees WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
     "DELETE FROM hub_blobs WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
+    "DELETE FROM hub_unneeded_commits WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
+    "DELETE FROM hub_unneeded_files WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
 ];
 
 /// Objects that one transaction adds: an insert takes some 10 µs each.

@@ -128,6 +128,7 @@ macro_rules! hub_verbs {
                         let mut held = self.writing("add directories and files").await?;
                         let mut tx = held.begin().await?;
                         add_objects(&mut tx, repo, trees, blobs, now).await?;
+                        tx.execute(query(sql::COUNT_CHANGE).bind(repo)).await?;
                         tx.commit().await?;
                     }
                     Ok(())
@@ -160,12 +161,12 @@ macro_rules! hub_verbs {
 
             fn create_hub_ref(&self, repo: i64, new: HubRef, record: u64) -> BoxFuture<'_, Result<bool, IndexError>> {
                 let create = query(sql::ADD_REF).bind(repo).bind(sql::id_bytes(new.target)).bind(new.name);
-                async move { self.change_hub("create a branch or tag", create, record).await }.boxed()
+                async move { self.change_hub("create a branch or tag", repo, create, record).await }.boxed()
             }
 
             fn delete_hub_ref(&self, repo: i64, old: HubRef, record: u64) -> BoxFuture<'_, Result<bool, IndexError>> {
                 let delete = query(sql::DELETE_REF).bind(repo).bind(old.name).bind(sql::id_bytes(old.target));
-                async move { self.change_hub("delete a branch or tag", delete, record).await }.boxed()
+                async move { self.change_hub("delete a branch or tag", repo, delete, record).await }.boxed()
             }
 
             fn set_hub_repo_private(
@@ -175,7 +176,7 @@ macro_rules! hub_verbs {
                 record: u64,
             ) -> BoxFuture<'_, Result<bool, IndexError>> {
                 let set = query(sql::SET_PRIVATE).bind(repo).bind(is_private);
-                async move { self.change_hub("change a Hub repository", set, record).await }.boxed()
+                async move { self.change_hub("change a Hub repository", repo, set, record).await }.boxed()
             }
 
             fn list_hub_commits(
@@ -230,6 +231,7 @@ macro_rules! hub_verbs {
                         for commit in some {
                             add_commit(&mut tx, repo, commit).await?;
                         }
+                        tx.execute(query(sql::COUNT_CHANGE).bind(repo)).await?;
                         tx.commit().await?;
                     }
                     Ok(())
@@ -242,6 +244,7 @@ macro_rules! hub_verbs {
                     let mut held = self.writing("restore branches and tags").await?;
                     let mut tx = held.begin().await?;
                     tx.execute(query(sql::CLEAR_REFS).bind(repo)).await?;
+                    tx.execute(query(sql::COUNT_CHANGE).bind(repo)).await?;
                     insert_rows(&mut tx, sql::SET_REFS, &refs, |columns, HubRef { name, target }| {
                         columns.push_bind(repo).push_bind(name.clone()).push_bind(sql::id_bytes(*target));
                     })
@@ -261,7 +264,14 @@ macro_rules! hub_verbs {
                     Some(target) => query(sql::PUT_REF).bind(repo).bind(name).bind(sql::id_bytes(target)),
                     None => query(sql::DROP_REF).bind(repo).bind(name),
                 };
-                async move { self.write("replay a branch or tag").execute(put).await.map(drop) }.boxed()
+                async move {
+                    let mut held = self.writing("replay a branch or tag").await?;
+                    let mut tx = held.begin().await?;
+                    tx.execute(put).await?;
+                    tx.execute(query(sql::COUNT_CHANGE).bind(repo)).await?;
+                    tx.commit().await
+                }
+                .boxed()
             }
 
             fn find_unrecorded_hub_repo(&self) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
@@ -291,6 +301,7 @@ macro_rules! hub_verbs {
             async fn change_hub(
                 &self,
                 op: &'static str,
+                repo: i64,
                 change: Query<'_, $database, <$database as Database>::Arguments>,
                 record: u64,
             ) -> Result<bool, IndexError> {
@@ -299,6 +310,7 @@ macro_rules! hub_verbs {
                 if tx.execute(change).await? != 1 {
                     return Ok(false);
                 }
+                tx.execute(query(sql::COUNT_CHANGE).bind(repo)).await?;
                 mark_record_applied(&mut tx, Some(record)).await?;
                 tx.commit().await?;
                 Ok(true)

@@ -259,16 +259,19 @@ impl Server {
         Ok(HubBlob { id, len, sha256: Some(sha256), file })
     }
 
-    /// Refuses changes whose contents have no claim any more, because a user has removed it since
-    /// they were stored. A repetition stores them again.
+    /// Refuses changes whose contents have no claim any more, because a user or a sweep has removed
+    /// it since they were stored. A repetition stores them again. The caller holds the lock of the
+    /// repository, with which a sweep removes claims.
     async fn check_claims(&self, open: &OpenRepo, changes: &[Stored]) -> Result<(), HubError> {
         // A server without authentication does not distinguish repositories.
         let RepoScope::One(repo) = &open.claims.repo else { return Ok(()) };
         let files: HashSet<FileHash> =
             blobs_of(changes).into_iter().filter(|blob| blob.len > 0).map(|blob| blob.file).collect();
-        let count = files.len();
-        let claimed = self.store.index.claimed_files(files.into_iter().collect(), repo.to_string()).await?;
-        if claimed.len() == count { Ok(()) } else { Err(HubError::Moving) }
+        let claimed = self.store.index.claimed_files(files.iter().copied().collect(), repo.to_string()).await?;
+        if claimed.len() != files.len() {
+            return Err(HubError::Moving);
+        }
+        Ok(self.retain_unneeded(&open.repo.storage_name, files.into_iter()).await?)
     }
 
     /// The directories after these changes.

@@ -1,9 +1,9 @@
 //! Copies of Hub repositories, for backups and for the registration log.
 //!
 //! A copy begins with the branches of a moment. Commits, directories and files are read after that,
-//! and only a deletion of the repository deletes them. So a copy has everything that its branches
-//! need. A copy that was cut off, or during which the repository was deleted, has no branches, and
-//! its repository is discarded.
+//! and only a sweep or a deletion of the repository deletes them. So a copy has everything that its
+//! branches need. A copy that was cut off, or during which one of those commits was deleted, has no
+//! branches, and its repository is discarded.
 
 use std::collections::VecDeque;
 
@@ -85,8 +85,13 @@ impl<'a> Copying<'a> {
         Self { index, repo, pages: pages.into() }
     }
 
-    /// Whether the repository was not deleted before this call.
-    async fn is_there(&self) -> Result<bool, IndexError> {
+    /// Whether neither the repository nor one of these commits was deleted before this call.
+    async fn is_there(&self, refs: &[HubRef]) -> Result<bool, IndexError> {
+        for HubRef { target, .. } in refs {
+            if self.index.find_hub_commit(self.repo.id, *target).await?.is_none() {
+                return Ok(false);
+            }
+        }
         let HubRepo { id, kind, namespace, name, .. } = self.repo.clone();
         Ok(self.index.find_hub_repo(kind, namespace, name).await?.is_some_and(|found| found.id == id))
     }
@@ -105,8 +110,9 @@ impl<'a> Copying<'a> {
             // A page that is not empty is followed by the next one of its kind.
             let parts: Vec<HubPart> = match page {
                 Next::Repo => vec![HubPart::Repo(self.repo.clone())],
-                // Rows are deleted after the repository is hidden, so all pages were complete.
-                Next::Refs(refs) if self.is_there().await? => vec![HubPart::Refs(refs)],
+                // Rows are deleted after the repository is hidden, and commits before what they
+                // name, so all pages were complete.
+                Next::Refs(refs) if self.is_there(&refs).await? => vec![HubPart::Refs(refs)],
                 Next::Refs(_) => Vec::new(),
                 Next::Commits(after) => {
                     let rows = index.list_hub_commits(repo, after, PAGE_COUNT).await?;

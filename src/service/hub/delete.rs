@@ -170,6 +170,7 @@ impl Server {
         let (appended, _) = store.append_hub(HubChange { is_end: true, ..HubChange::of(repo.clone()) }).await?;
         appended.retain_applied().await?;
         index.drop_hub_repo(id).await?;
+        self.unneeded.forget(&storage_name);
         self.deleting.names().remove(&storage_name);
         Ok(ControlFlow::Break(()))
     }

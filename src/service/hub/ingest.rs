@@ -84,14 +84,19 @@ impl Server {
         Ok(blobs)
     }
 
-    /// Whether the repository has a file with this sha256 and length that can be read.
+    /// Whether the repository has a file with this sha256 and length that can be read. Then a
+    /// client has a week to commit it.
     ///
     /// # Errors
     ///
     /// The index does not respond.
     pub async fn has_whole_file(&self, open: &OpenRepo, sha256: Sha256, len: u64) -> Result<bool, HubError> {
-        let found = self.find_large(&open.claims, sha256).await?;
-        Ok(found.is_some_and(|(_, found_len)| found_len == len))
+        let find =
+            async || Ok::<_, HubError>(self.find_large(&open.claims, sha256).await?.filter(|(_, found)| *found == len));
+        let Some((file, _)) = find().await? else { return Ok(false) };
+        self.retain_file(open, file).await?;
+        // A sweep may have removed it before.
+        Ok(find().await?.is_some())
     }
 
     /// The file with this sha256 and its length, if these claims have registered it. The empty file

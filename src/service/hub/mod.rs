@@ -9,8 +9,9 @@
 //! Each change of a repository is in the registration log before its transaction
 //! (`registration_log::hub`).
 //!
-//! What it does not do yet: files that no branch or tag needs any more, and files that were
-//! uploaded and never committed, are kept until their repository is deleted ([`delete`]).
+//! What no branch or tag needs any more is deleted after a week ([`sweep`]). What it does not do:
+//! files that were uploaded and never committed are kept until their repository is deleted
+//! ([`delete`]).
 
 mod advance;
 mod card;
@@ -18,12 +19,14 @@ mod commit;
 mod copy;
 mod delete;
 mod edit;
+mod history;
 mod ingest;
 mod list;
 mod name;
 mod part;
 mod refs;
 mod squash;
+mod sweep;
 
 use std::sync::Arc;
 
@@ -40,6 +43,7 @@ pub use self::ingest::WholeFile;
 pub use self::list::{Depth, HubEntry, HubPage};
 pub use self::name::{HubName, HubNameError};
 pub(super) use self::part::{HubPart, HubState};
+pub(super) use self::sweep::Unneeded;
 use super::access::{Claims, RepoScope, Scope};
 use super::error::{RegisterError, StoreError, UploadError};
 use super::file_bytes::RegisteredFile;
@@ -281,8 +285,13 @@ impl OpenRepo {
     }
 
     fn inconsistent(&self, what: String) -> HubError {
-        HubError::Inconsistent { repo: self.repo.storage_name.clone(), what }
+        missing(&self.repo, what)
     }
+}
+
+/// The error if a row of a repository is missing or damaged.
+fn missing(repo: &HubRepo, what: String) -> HubError {
+    HubError::Inconsistent { repo: repo.storage_name.clone(), what }
 }
 
 /// The claims under which a caller acts on a repository: those for all repositories or for its

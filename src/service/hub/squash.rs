@@ -41,8 +41,8 @@ impl Server {
         if self.uninterrupted(set).await? { Ok(()) } else { Err(HubError::NoRepo) }
     }
 
-    /// Replaces the history of a branch by one commit with the same files. Old commits can still be
-    /// read by their ids.
+    /// Replaces the history of a branch by one commit with the same files. Old commits can be read
+    /// by their ids for a week.
     ///
     /// # Errors
     ///

@@ -4,9 +4,11 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::{FaultyIndex, index_error};
+use crate::format::FileHash;
 use crate::git::ObjectId;
 use crate::index::{
-    HubBlob, HubCommit, HubDeletionIndex, HubIndex, HubRef, HubRepo, HubTree, IndexError, NewHubRepo, RepoKind,
+    HubBlob, HubCommit, HubDeletionIndex, HubGenerations, HubIndex, HubObject, HubRef, HubRepo, HubSweepIndex, HubTree,
+    IndexError, NewHubRepo, RepoKind, UnneededCommit, UnneededFile,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -187,5 +189,99 @@ impl HubDeletionIndex for FaultyIndex {
 
     fn drop_hub_repo(&self, repo: i64) -> BoxFuture<'_, Result<(), IndexError>> {
         self.faults.around("drop_hub_repo", self.inner.drop_hub_repo(repo), index_error).boxed()
+    }
+}
+
+impl HubSweepIndex for FaultyIndex {
+    fn next_unswept_hub_repo(
+        &self,
+        after: i64,
+        before: Timestamp,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
+        self.inner.next_unswept_hub_repo(after, before, now)
+    }
+
+    fn hub_generations(&self, repo: i64) -> BoxFuture<'_, Result<Option<HubGenerations>, IndexError>> {
+        self.faults.around("hub_generations", self.inner.hub_generations(repo), index_error).boxed()
+    }
+
+    fn set_hub_repo_swept(
+        &self,
+        repo: i64,
+        began: Timestamp,
+        generation: i64,
+    ) -> BoxFuture<'_, Result<(), IndexError>> {
+        let set = self.inner.set_hub_repo_swept(repo, began, generation);
+        self.faults.around("set_hub_repo_swept", set, index_error).boxed()
+    }
+
+    fn list_unneeded_commits(
+        &self,
+        repo: i64,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<UnneededCommit>, IndexError>> {
+        self.inner.list_unneeded_commits(repo, after, limit)
+    }
+
+    fn set_unneeded_commits(
+        &self,
+        repo: i64,
+        commits: Vec<ObjectId>,
+        since: Option<Timestamp>,
+    ) -> BoxFuture<'_, Result<(), IndexError>> {
+        let set = self.inner.set_unneeded_commits(repo, commits, since);
+        self.faults.around("set_unneeded_commits", set, index_error).boxed()
+    }
+
+    fn list_unneeded_files(
+        &self,
+        repo: i64,
+        after: Option<FileHash>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<UnneededFile>, IndexError>> {
+        self.inner.list_unneeded_files(repo, after, limit)
+    }
+
+    fn is_file_unneeded(&self, repo: i64, file: FileHash) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("is_file_unneeded", self.inner.is_file_unneeded(repo, file), index_error).boxed()
+    }
+
+    fn set_unneeded_files(
+        &self,
+        repo: i64,
+        files: Vec<FileHash>,
+        since: Option<Timestamp>,
+    ) -> BoxFuture<'_, Result<(), IndexError>> {
+        let set = self.inner.set_unneeded_files(repo, files, since);
+        self.faults.around("set_unneeded_files", set, index_error).boxed()
+    }
+
+    fn hub_repos_with_unneeded_files(&self) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
+        self.inner.hub_repos_with_unneeded_files()
+    }
+
+    fn drop_hub_commits(&self, repo: i64, commits: Vec<ObjectId>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("drop_hub_commits", self.inner.drop_hub_commits(repo, commits), index_error).boxed()
+    }
+
+    fn list_hub_ids(
+        &self,
+        repo: i64,
+        object: HubObject,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<ObjectId>, IndexError>> {
+        self.inner.list_hub_ids(repo, object, after, limit)
+    }
+
+    fn drop_hub_objects(
+        &self,
+        repo: i64,
+        object: HubObject,
+        ids: Vec<ObjectId>,
+    ) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.faults.around("drop_hub_objects", self.inner.drop_hub_objects(repo, object, ids), index_error).boxed()
     }
 }

@@ -65,9 +65,6 @@ pub(super) struct ServeArgs {
     /// Accept requests from other machines although --auth is off
     #[arg(long)]
     allow_anonymous: bool,
-    /// Serve the routes of the Hub, for `hf` and huggingface_hub: a preview, see docs/hub.md
-    #[arg(long)]
-    hub: bool,
     /// Base URL of the server for clients, if it differs from the URL of their requests
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
@@ -102,7 +99,6 @@ fn settings(args: ServeArgs) -> anyhow::Result<Config> {
         auth: args.auth,
         public_url: args.public_url,
         allow_anonymous: args.allow_anonymous.then_some(true),
-        hub: args.hub.then_some(true),
         ..RawConfig::default()
     };
     let environment = RawConfig::from_env(|name| std::env::var(name).ok())?;
@@ -148,11 +144,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let url = announce(&listener, if tls.is_some() { "https" } else { "http" })?;
     if config.hub {
         let endpoint = config.public_url.as_ref().unwrap_or(&url);
-        tracing::warn!(
-            endpoint,
-            "the Hub is a preview (docs/hub.md); hf and huggingface_hub use it with HF_ENDPOINT set to \
-            this endpoint"
-        );
+        tracing::info!(endpoint, "hf, transformers and datasets use this server if HF_ENDPOINT is this endpoint");
     }
     let started = Started { recovered, files_recorded: recorded, elapsed: begin.elapsed() };
     started.log(&config, &server.store, &index).await?;

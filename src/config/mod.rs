@@ -237,7 +237,7 @@ impl Config {
             auth: auth_mode(raw.auth)?,
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             grants: raw.grants.unwrap_or(false),
-            hub: raw.hub.unwrap_or(false),
+            hub: raw.hub.unwrap_or(true),
             require_store: raw.require_store.unwrap_or(false),
             min_free_len: Self::min_free_len_of(raw.min_free_space),
             max_connections: positive("max_connections", raw.max_connections, 1024)?,

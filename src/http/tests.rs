@@ -69,7 +69,7 @@ async fn state(directory: &Path) -> AppState {
         clock,
         address: PublicAddress { url: None, trusted_proxies: Arc::new([]), is_encrypted: false },
         grants: false,
-        hub: false,
+        hub: true,
         cors_origins: Origins::default(),
         audit: None,
     });

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::access::{Claims, RepoScope, Scope};
 use super::error::StoreError;
+use super::file_locks::FileLock;
 use super::permits::PATIENCE;
 use super::{Server, Store};
 use crate::format::FileHash;
@@ -83,21 +84,17 @@ impl Store {
     /// made. A later registration of the file would change nothing and have no record, so a rebuilt
     /// index would lack the file.
     pub(super) async fn drop_claim(&self, file: FileHash, repo: &str) -> Result<(), StoreError> {
-        self.drop_claim_if(file, repo, async { Ok(true) }).await.map(drop)
+        let lock = self.file_locks.lock_within(PATIENCE, [file]).await?;
+        self.drop_locked_claim(lock, file, repo).await.map(drop)
     }
 
-    /// The same if a condition holds, which is checked with the lock of the file. Returns whether a
-    /// claim was removed.
-    pub(super) async fn drop_claim_if(
+    /// The same with the lock of the file. Returns whether there was a claim.
+    pub(super) async fn drop_locked_claim(
         &self,
+        lock: FileLock,
         file: FileHash,
         repo: &str,
-        condition: impl Future<Output = Result<bool, StoreError>> + Send,
     ) -> Result<bool, StoreError> {
-        let lock = self.file_locks.lock_within(PATIENCE, [file]).await?;
-        if !condition.await? {
-            return Ok(false);
-        }
         let removed = self.index.remove_claims_of(file, Some(repo.to_owned()), self.clock.now(), None).await?;
         if removed.repos.is_empty() {
             return Ok(false);

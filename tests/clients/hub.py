@@ -58,7 +58,6 @@ class Server:
 
     def __enter__(self):
         command = [self.binary, "serve", "--listen", "127.0.0.1:0", "--data-dir", self.directory, "--auth", self.auth]
-        command.append("--hub")
         environment = dict(os.environ, ZORB_LOG="error")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         line = self.process.stdout.readline()

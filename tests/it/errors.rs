@@ -181,7 +181,7 @@ async fn quota_exceeded(xorb: &Xorb) -> Response {
 
 /// A branch that exists already.
 async fn conflict() -> Response {
-    let server = Start::default().with("hub", true).start();
+    let server = Start::default().start();
     let client = server.client();
     assert_eq!(client.post("/api/repos/create", r#"{"name":"bert","organization":"acme"}"#).await.status, 200);
     client.post("/api/models/acme/bert/branch/main", "{}").await

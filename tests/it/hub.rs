@@ -27,7 +27,7 @@ use crate::support::{
 type Files = BTreeMap<String, Vec<u8>>;
 
 fn start() -> TestServer {
-    Start::default().with("hub", true).start()
+    Start::default().start()
 }
 
 async fn create(client: &Client, name: &str) {
@@ -407,7 +407,7 @@ async fn stored_xorb(client: &Client) -> Xorb {
 
 #[tokio::test]
 async fn token_of_another_repository_sees_none() {
-    let server = Start::default().with("hub", true).with("auth", "token").start();
+    let server = Start::default().with("auth", "token").start();
     let token = |scope: &str, repo: &str| server.client().bearing(&issue(&server, scope, repo, &[]));
     let owner = token("write", "models/me/model");
     create(&owner, "model").await;
@@ -526,7 +526,7 @@ async fn repositories_are_backed_up_and_restored() {
     assert!(output.status.success(), "{output:?}");
     let output = zorb(&["backup", archive.to_str().unwrap(), "--verify"]);
     assert!(output.status.success(), "{output:?}");
-    let copy = Start::default().with("hub", true).data_dir(&restored).start();
+    let copy = Start::default().data_dir(&restored).start();
     assert_eq!(state(&copy.client()).await, before);
     // It goes on where the original was, and its log has also what was restored.
     assert_eq!(commit(&copy.client(), "me/other", None, &[put("more.txt", b"more")]).await.0, 200);
@@ -534,7 +534,7 @@ async fn repositories_are_backed_up_and_restored() {
     copy.terminate();
     assert!(copy.wait().success());
     lost::rebuild(&restored);
-    let rebuilt = Start::default().with("hub", true).data_dir(&restored).start();
+    let rebuilt = Start::default().data_dir(&restored).start();
     assert_eq!(state(&rebuilt.client()).await, before);
 }
 
@@ -555,7 +555,7 @@ async fn backup_beside_commits_has_the_files_of_its_branches() {
         let restored = directory.path().join(format!("restored-{round}"));
         let output = zorb(&["restore", archive.to_str().unwrap(), "--data-dir", restored.to_str().unwrap()]);
         assert!(output.status.success(), "{output:?}");
-        let copy = Start::default().with("hub", true).data_dir(&restored).start();
+        let copy = Start::default().data_dir(&restored).start();
         // Every file of the branch is read.
         assert!(files(&copy.client(), "me/model", "main", 1000).await.len() > round);
     }
@@ -570,7 +570,7 @@ async fn acknowledged_commits_survive_a_kill() {
     const ROUND_COUNT: usize = if cfg!(feature = "full-tests") { 40 } else { 4 };
     let mut rng = rng();
     let directory = tempfile::tempdir().unwrap();
-    let begin = || Start::default().with("hub", true).data_dir(directory.path()).start();
+    let begin = || Start::default().data_dir(directory.path()).start();
     let mut acknowledged: Vec<(String, String)> = Vec::new();
     let mut committed_count = 0;
     for round in 0..ROUND_COUNT {

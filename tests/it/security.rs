@@ -58,7 +58,10 @@ async fn malformed_path_gets_problem_json_on_every_route() {
     let server = Start::default().with("grants", true).start();
     let client = server.client();
     let mut count = 0;
-    for case in routes(&client).await.iter().filter(|case| case.template.contains('{')) {
+    // Clients of the Hub report anything there, which the server ignores.
+    let is_ignored = |template: &str| template.starts_with("/api/telemetry/");
+    let cases = routes(&client).await;
+    for case in cases.iter().filter(|case| case.template.contains('{') && !is_ignored(&case.template)) {
         for value in ["%ff", "%00", "%c3%28", "%2F..%2F", "%E2%80%AE"] {
             // A client that does not mend the path for us.
             let mut connection = Raw::connect(&server).await;

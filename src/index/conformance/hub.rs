@@ -11,6 +11,7 @@ suite! {
     repository_is_created_once_whatever_the_case_of_its_name
     branch_moves_only_from_the_parent_of_the_commit
     objects_belong_to_their_repository_and_are_added_once
+    equal_objects_of_one_commit_are_added_once
     branches_and_tags_name_commits_that_exist
     repositories_are_listed_by_kind_from_the_newest_on
     repository_is_restored_with_its_branches_or_discarded
@@ -130,6 +131,14 @@ fn wide(n: u32) -> ObjectId {
     let mut bytes = [0; 20];
     bytes[..4].copy_from_slice(&n.to_be_bytes());
     ObjectId::from_bytes(bytes)
+}
+
+async fn equal_objects_of_one_commit_are_added_once(db: Db) {
+    let number = create(&db, RepoKind::Model, "bert").await;
+    let (trees, blobs) = (vec![tree(5); 70], vec![blob(5); 70]);
+    db.add_hub_objects(number, trees, blobs, NOW).await.unwrap();
+    assert_eq!(db.find_hub_blobs(number, vec![id(5)]).await.unwrap(), [blob(5)]);
+    assert_eq!(db.find_hub_tree(number, id(5)).await.unwrap(), Some(tree(5).entries));
 }
 
 async fn branches_and_tags_name_commits_that_exist(db: Db) {

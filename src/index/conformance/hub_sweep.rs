@@ -43,17 +43,25 @@ async fn unneeded_files_are_listed_by_repository(db: Db) {
     assert_eq!(names().await, [""; 0]);
     db.set_unneeded_files(number, files.to_vec(), Some(NOW)).await.unwrap();
     assert_eq!(names().await, ["bert"]);
-    assert!(db.is_file_unneeded(number, files[0]).await.unwrap());
-    assert!(!db.is_file_unneeded(other, files[0]).await.unwrap());
+    assert_eq!(db.file_unneeded_since(number, files[0]).await.unwrap(), Some(NOW));
+    assert_eq!(db.file_unneeded_since(other, files[0]).await.unwrap(), None);
     let [two, three] = files.map(|file| UnneededFile { file, since: NOW });
     assert_eq!(db.list_unneeded_files(number, None, 1).await.unwrap(), [two]);
     assert_eq!(db.list_unneeded_files(number, Some(files[0]), 9).await.unwrap(), [three]);
     db.set_unneeded_files(number, vec![files[0]], None).await.unwrap();
     assert_eq!(db.list_unneeded_files(number, None, 9).await.unwrap(), [three]);
+    let later = Timestamp::from_millis(NOW.as_millis() + 5);
+    db.renew_unneeded_files(later).await.unwrap();
+    assert_eq!(db.file_unneeded_since(number, files[1]).await.unwrap(), Some(later));
     db.delete_hub_repo(number).await.unwrap();
     assert_eq!(names().await, [""; 0]);
     db.drop_hub_repo(number).await.unwrap();
     assert_eq!(db.list_unneeded_files(number, None, 9).await.unwrap(), []);
+    // Of a repository that is deleted meanwhile, nothing is listed.
+    db.set_unneeded_files(number, files.to_vec(), Some(NOW)).await.unwrap();
+    db.set_unneeded_commits(number, vec![id(1)], Some(NOW)).await.unwrap();
+    assert_eq!(db.list_unneeded_files(number, None, 9).await.unwrap(), []);
+    assert_eq!(db.list_unneeded_commits(number, None, 9).await.unwrap(), []);
 }
 
 async fn objects_are_listed_and_dropped_by_kind(db: Db) {
@@ -117,6 +125,8 @@ async fn repository_is_unswept_until_its_sweep_and_each_change_counts(db: Db) {
     db.set_hub_refs(number, vec![at(MAIN, 3)]).await.unwrap();
     assert!(has_grown().await);
     assert_eq!(generations().await.swept, current);
+    db.drop_hub_commits(number, vec![id(1)]).await.unwrap();
+    assert_eq!(generations().await.swept, -1);
     db.delete_hub_repo(number).await.unwrap();
     assert_eq!((db.hub_generations(number).await.unwrap(), next(0, 9, 9).await), (None, Some(other)));
 }

@@ -1,6 +1,8 @@
 //! The SQL of [`HubIndex`](super::HubIndex), one text for every database: parameters are `$1` and
 //! so on, and each statement is in the common part of the dialects.
 
+use std::collections::BTreeMap;
+
 use super::{HubBlob, HubCommit, HubGenerations, HubObject, HubRef, HubRepo, HubTree, UnneededCommit, UnneededFile};
 use crate::git::ObjectId;
 use crate::index::decode::by_name;
@@ -133,6 +135,8 @@ pub(in crate::index) const GENERATIONS: &str =
 
 pub(in crate::index) const SET_SWEPT: &str = "UPDATE hub_repos SET swept_at = $2, swept_generation = $3 WHERE id = $1";
 
+pub(in crate::index) const SET_UNSWEPT: &str = "UPDATE hub_repos SET swept_generation = -1 WHERE id = $1";
+
 /// The list of unneeded commits, or that of unneeded files.
 pub(in crate::index) struct UnneededList {
     /// The name of a change of it.
@@ -169,6 +173,8 @@ pub(in crate::index) const LIST_UNNEEDED_FILES: &str =
 
 pub(in crate::index) const FIND_UNNEEDED_FILE: &str =
     "SELECT since FROM hub_unneeded_files WHERE repo_id = $1 AND file = $2";
+
+pub(in crate::index) const RENEW_UNNEEDED_FILES: &str = "UPDATE hub_unneeded_files SET since = $1";
 
 pub(in crate::index) const LIST_WITH_UNNEEDED_FILES: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
@@ -245,6 +251,13 @@ impl CommitColumns {
     pub(in crate::index) fn of(commit: &HubCommit) -> Self {
         Self { parent: commit.parent.map(id_bytes), at: commit.at.as_millis().cast_signed() }
     }
+}
+
+/// These directories or files, each once. Two directories of a commit may be equal, and PostgreSQL
+/// refuses an `INSERT … ON CONFLICT DO UPDATE` with two rows of one key.
+pub(in crate::index) fn each_once<T>(objects: &[T], id: impl Fn(&T) -> ObjectId) -> Vec<&T> {
+    let by_id: BTreeMap<[u8; 20], &T> = objects.iter().map(|object| (*id(object).as_bytes(), object)).collect();
+    by_id.into_values().collect()
 }
 
 /// The bytes of a tree and its id, as parameters.

@@ -73,6 +73,7 @@ pub trait HubSweepIndex {
     ) -> BoxFuture<'_, Result<Vec<UnneededCommit>, IndexError>>;
 
     /// Lists these commits as unneeded since this time, or with `None` takes them from the list.
+    /// Lists nothing if the repository does not exist.
     fn set_unneeded_commits(
         &self,
         repo: i64,
@@ -88,10 +89,13 @@ pub trait HubSweepIndex {
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<UnneededFile>, IndexError>>;
 
-    /// Whether the repository has this file in the list of unneeded files.
-    fn is_file_unneeded(&self, repo: i64, file: FileHash) -> BoxFuture<'_, Result<bool, IndexError>>;
+    /// Since when the repository has this file in the list of unneeded files; `None` if it has not.
+    fn file_unneeded_since(&self, repo: i64, file: FileHash) -> BoxFuture<'_, Result<Option<Timestamp>, IndexError>>;
 
-    /// Lists these files as unneeded since this time, or with `None` takes them from the list.
+    /// Lists all unneeded files of all repositories as unneeded since this time.
+    fn renew_unneeded_files(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// The same for files, each once.
     fn set_unneeded_files(
         &self,
         repo: i64,
@@ -103,7 +107,8 @@ pub trait HubSweepIndex {
     fn hub_repos_with_unneeded_files(&self) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
 
     /// Deletes commits, also from the list of unneeded ones. No branch, tag or other commit may
-    /// need them.
+    /// need them. The last complete sweep no longer counts, so that the next one deletes what the
+    /// commits had.
     fn drop_hub_commits(&self, repo: i64, commits: Vec<ObjectId>) -> BoxFuture<'_, Result<(), IndexError>>;
 
     /// A page of the ids of the objects of a repository, those after `after`.

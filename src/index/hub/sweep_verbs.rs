@@ -66,9 +66,18 @@ macro_rules! hub_sweep_verbs {
                 async move { self.read("list unneeded files").all(list).await }.boxed()
             }
 
-            fn is_file_unneeded(&self, repo: i64, file: FileHash) -> BoxFuture<'_, Result<bool, IndexError>> {
+            fn file_unneeded_since(
+                &self,
+                repo: i64,
+                file: FileHash,
+            ) -> BoxFuture<'_, Result<Option<Timestamp>, IndexError>> {
                 let find = query(sql::FIND_UNNEEDED_FILE).bind(repo).bind(file.as_bytes().to_vec());
-                async move { Ok(self.read("find an unneeded file").find::<i64>(find).await?.is_some()) }.boxed()
+                async move { self.read("find an unneeded file").find(find).await }.boxed()
+            }
+
+            fn renew_unneeded_files(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
+                let renew = query(sql::RENEW_UNNEEDED_FILES).bind(millis(now));
+                async move { self.write("renew the lists of unneeded files").execute(renew).await.map(drop) }.boxed()
             }
 
             fn set_unneeded_files(
@@ -94,6 +103,7 @@ macro_rules! hub_sweep_verbs {
                         let mut tx = held.begin().await?;
                         delete_ids(&mut tx, sql::DROP_COMMITS, repo, some).await?;
                         delete_ids(&mut tx, sql::UNNEEDED_COMMITS.remove, repo, some).await?;
+                        tx.execute(query(sql::SET_UNSWEPT).bind(repo)).await?;
                         tx.commit().await?;
                     }
                     Ok(())
@@ -154,6 +164,10 @@ macro_rules! hub_sweep_verbs {
                     let mut tx = held.begin().await?;
                     match since {
                         Some(since) => {
+                            // Nothing would delete the rows of a repository that is deleted by now.
+                            if tx.find::<HubGenerations>(query(sql::GENERATIONS).bind(repo)).await?.is_none() {
+                                return Ok(());
+                            }
                             insert_rows(&mut tx, list.add, some, |columns, id| {
                                 columns.push_bind(repo).push_bind(id.clone()).push_bind(millis(since));
                             })

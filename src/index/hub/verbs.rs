@@ -324,12 +324,14 @@ macro_rules! hub_verbs {
             blobs: &[HubBlob],
             now: Timestamp,
         ) -> Result<(), IndexError> {
-            insert_rows(tx, sql::ADD_TREES, trees, |columns, tree| {
+            let trees = sql::each_once(trees, |tree| tree.id);
+            insert_rows(tx, sql::ADD_TREES, &trees, |columns, tree| {
                 let (id, entries) = sql::tree_columns(tree);
                 columns.push_bind(repo).push_bind(id).push_bind(millis(now)).push_bind(entries);
             })
             .await?;
-            insert_rows(tx, sql::ADD_BLOBS, blobs, |columns, blob| {
+            let blobs = sql::each_once(blobs, |blob| blob.id);
+            insert_rows(tx, sql::ADD_BLOBS, &blobs, |columns, blob| {
                 columns.push_bind(repo).push_bind(sql::id_bytes(blob.id)).push_bind(millis(now));
                 columns.push_bind(blob.len.cast_signed());
                 columns.push_bind(blob.sha256.map(|sha256| sha256.as_digest().to_vec()));

@@ -2,8 +2,9 @@
 //!
 //! A copy begins with the branches of a moment. Commits, directories and files are read after that,
 //! and only a sweep or a deletion of the repository deletes them. So a copy has everything that its
-//! branches need. A copy that was cut off, or during which one of those commits was deleted, has no
-//! branches, and its repository is discarded.
+//! branches need. A copy that was cut off has no branches, and its repository is discarded. The
+//! same holds if the repository was deleted meanwhile, or a branch of that moment, whose commits a
+//! sweep has deleted since.
 
 use std::collections::VecDeque;
 

@@ -8,6 +8,7 @@ use crate::format::FileHash;
 use crate::git::{EntryKind, ObjectId, Tree};
 use crate::index::{HubObject, HubRef, HubRepo};
 use crate::service::Store;
+use crate::service::gc::Pace;
 
 /// Rows that are read at once.
 pub(super) const PAGE_COUNT: u32 = if cfg!(test) { 3 } else { 1000 };
@@ -21,7 +22,8 @@ const MAX_MARK_COUNT: usize = 4_000_000;
 pub(super) struct History {
     /// The generation of the repository.
     pub(super) generation: i64,
-    refs: Vec<HubRef>,
+    /// The commits that branches and tags need.
+    needed: HashSet<ObjectId>,
     /// The parent and the root directory of each commit.
     commits: HashMap<ObjectId, (Option<ObjectId>, ObjectId)>,
 }
@@ -29,6 +31,8 @@ pub(super) struct History {
 /// The directories and files that commits have.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
+    /// The generation of the history that was marked last.
+    generation: Option<i64>,
     commits: HashSet<ObjectId>,
     trees: HashSet<ObjectId>,
     blobs: HashSet<ObjectId>,
@@ -53,21 +57,21 @@ impl History {
             after = Some(last.id);
             commits.extend(page.into_iter().map(|commit| (commit.id, (commit.parent, commit.tree))));
         }
-        let history = Self { generation: generations.current, refs, commits };
-        let needed = history.needed();
-        match needed.into_iter().find(|id| !history.commits.contains_key(id)) {
-            Some(id) => Err(missing(repo, format!("commit {id}"))),
-            None => Ok(Some(history)),
+        let mut history = Self { generation: generations.current, needed: HashSet::new(), commits };
+        let mut needed = HashSet::new();
+        for HubRef { target, .. } in refs {
+            history.follow(target, |id| needed.insert(id));
         }
+        if let Some(id) = needed.iter().find(|id| !history.commits.contains_key(id)) {
+            return Err(missing(repo, format!("commit {id}")));
+        }
+        history.needed = needed;
+        Ok(Some(history))
     }
 
-    /// The commits that branches and tags need.
-    pub(super) fn needed(&self) -> HashSet<ObjectId> {
-        let mut needed = HashSet::new();
-        for named in &self.refs {
-            self.follow(named.target, |id| needed.insert(id));
-        }
-        needed
+    /// Whether a branch or tag needs a commit.
+    pub(super) fn needs(&self, id: &ObjectId) -> bool {
+        self.needed.contains(id)
     }
 
     pub(super) fn has(&self, id: &ObjectId) -> bool {
@@ -141,27 +145,37 @@ impl Marks {
         self.files.get(file).is_some_and(|is_needed| *is_needed)
     }
 
-    /// Marks what the commits of a history have that is not marked yet.
+    /// Marks what the commits of a history have that is not marked yet. `false` if it was stopped.
     ///
     /// # Errors
     ///
     /// A directory or file is missing that a branch or tag needs, there are too many, or the index
     /// does not respond. What an unneeded commit lacks is no error: a copy that was made during a
     /// sweep, or a rebuild after one, has only a part of it.
-    pub(super) async fn add(&mut self, store: &Store, repo: &HubRepo, history: &History) -> Result<(), HubError> {
-        let needed = history.needed();
+    pub(super) async fn add(
+        &mut self,
+        store: &Store,
+        repo: &HubRepo,
+        history: &History,
+        pace: &Pace,
+    ) -> Result<bool, HubError> {
+        if self.generation == Some(history.generation) {
+            return Ok(true);
+        }
         // The needed ones first, so that their files are marked as needed.
         for is_needed in [true, false] {
-            let commits = history.commits.iter().filter(|(id, _)| needed.contains(id) == is_needed);
+            let commits = history.commits.iter().filter(|(id, _)| history.needs(id) == is_needed);
             let mut blobs = Vec::new();
             for (id, (_, tree)) in commits {
-                if self.commits.insert(*id) {
-                    self.add_tree(store, repo, (*tree, is_needed), &mut blobs).await?;
+                if self.commits.insert(*id) && !self.add_tree(store, repo, (*tree, is_needed), &mut blobs, pace).await?
+                {
+                    return Ok(false);
                 }
             }
             self.add_files(store, repo, blobs, is_needed).await?;
         }
-        Ok(())
+        self.generation = Some(history.generation);
+        Ok(true)
     }
 
     async fn add_tree(
@@ -170,16 +184,24 @@ impl Marks {
         repo: &HubRepo,
         (root, is_needed): (ObjectId, bool),
         blobs: &mut Vec<ObjectId>,
-    ) -> Result<(), HubError> {
+        pace: &Pace,
+    ) -> Result<bool, HubError> {
         let mut next = vec![root];
         while let Some(id) = next.pop() {
             if !self.trees.insert(id) {
                 continue;
             }
+            if pace.stop.is_cancelled() {
+                return Ok(false);
+            }
             let tree = match read_tree(store, repo, id).await? {
                 Some(tree) => tree,
                 None if is_needed => return Err(missing(repo, format!("directory {id}"))),
-                None => continue,
+                None => {
+                    // A later commit may add it again.
+                    self.trees.remove(&id);
+                    continue;
+                }
             };
             for (_, entry) in tree.entries() {
                 match entry.kind {
@@ -193,11 +215,11 @@ impl Marks {
             }
             if self.trees.len() + self.blobs.len() > MAX_MARK_COUNT {
                 return Err(HubError::Invalid(format!(
-                    "The repository has more than {MAX_MARK_COUNT} directories and files, so it is not swept."
+                    "the repository has more than {MAX_MARK_COUNT} directories and files"
                 )));
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn add_files(
@@ -211,6 +233,11 @@ impl Marks {
             let found = store.index.find_hub_blobs(repo.id, some.to_vec()).await?;
             if is_needed && found.len() != some.len() {
                 return Err(missing(repo, "a file".to_owned()));
+            }
+            if found.len() != some.len() {
+                // A later commit may add the others again.
+                some.iter().for_each(|id| _ = self.blobs.remove(id));
+                self.blobs.extend(found.iter().map(|blob| blob.id));
             }
             for blob in found {
                 self.files.entry(blob.file).or_insert(is_needed);

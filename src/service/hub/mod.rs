@@ -27,6 +27,7 @@ mod part;
 mod refs;
 mod squash;
 mod sweep;
+mod unneeded;
 
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ pub use self::ingest::WholeFile;
 pub use self::list::{Depth, HubEntry, HubPage};
 pub use self::name::{HubName, HubNameError};
 pub(super) use self::part::{HubPart, HubState};
-pub(super) use self::sweep::Unneeded;
+pub(super) use self::unneeded::Unneeded;
 use super::access::{Claims, RepoScope, Scope};
 use super::error::{RegisterError, StoreError, UploadError};
 use super::file_bytes::RegisteredFile;

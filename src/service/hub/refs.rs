@@ -257,6 +257,8 @@ impl Server {
         let none = || HubError::NoRevision { revision: name.clone() };
         let target = self.store.index.find_hub_ref(open.repo.id, name.clone()).await?.ok_or_else(none)?;
         let (store, repo) = (Arc::clone(&self.store), self.store.hub_repo_now(open).await?);
+        // It may be listed since before the branch was created.
+        store.index.set_unneeded_commits(repo.id, vec![target], None).await?;
         let old = HubRef { name: name.clone(), target };
         let write = async move {
             let _lock = lock;

@@ -60,6 +60,8 @@ impl Server {
         check_message(&message)?;
         let lock = Arc::new(self.lock_hub_repo(&open.repo.storage_name).await);
         let head = self.head(open, branch, &name).await?;
+        // It may be listed since before the branch was created.
+        self.store.index.set_unneeded_commits(open.repo.id, vec![head.id], None).await?;
         let at = self.store.clock.now().max(head.at);
         let commit =
             HubCommit { id: head.id, tree: head.tree, parent: None, at, author: author_of(&open.claims), message };

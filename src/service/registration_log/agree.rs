@@ -293,6 +293,8 @@ impl Store {
         // Discards the rows of abandoned registrations all at once. Otherwise the replay would
         // discard a few of them after each of its own steps.
         self.discard_abandoned().await?;
+        // The index may be an older copy. Then its lists do not say what was registered again.
+        self.index.renew_unneeded_files(self.clock.now()).await.map_err(StoreError::from)?;
         let mut rebuilt = Rebuilt::default();
         let replay = Replay::new(self, &Logged, &mut rebuilt).behind(mark.last_record.map(Seq::new));
         let unapplied = match Box::pin(replay.run()).await {

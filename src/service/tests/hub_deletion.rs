@@ -51,7 +51,7 @@ async fn hub_record_count(setup: &Setup) -> usize {
 }
 
 /// Copies a repository as a backup and a restore do.
-async fn copy(setup: &Setup, state: HubState, loading: &mut Loading<'_>) {
+pub(super) async fn copy(setup: &Setup, state: HubState, loading: &mut Loading<'_>) {
     let mut copying = Copying::begin(&setup.index, state);
     loop {
         let parts = copying.next().await.unwrap();

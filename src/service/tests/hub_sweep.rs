@@ -1,25 +1,26 @@
-//! Sweeps of Hub repositories: what is deleted and when, what stays, and random histories.
+//! Sweeps of Hub repositories: what is deleted and when, and what stays.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod random;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
-use rand::rngs::StdRng;
-use rand::seq::IndexedRandom;
-use rand::{RngExt, SeedableRng};
 use sha2::Digest;
 
 use super::hub::{claims, commit, create, name, open, put, seen};
+use super::hub_deletion::copy;
 use super::records::rebuild;
-use super::{BodyError, Moment, Setup};
+use super::{BodyError, Setup};
 use crate::format::shard::Sha256;
 use crate::git::ObjectId;
 use crate::index::{ClaimIndex, HubIndex, HubObject, HubSweepIndex, ListIndex, Reader};
-use crate::runtime::clock::{Clock, Timestamp};
+use crate::runtime::clock::Clock;
 use crate::service::gc::Pace;
-use crate::service::{Change, CommitRequest, HubError, Server, WholeFile};
+use crate::service::hub::{Depth, Loading, hub_states};
+use crate::service::{Change, CommitRequest, HubError, RepoKind, Server, WholeFile};
 
 /// A little longer than the time between two sweeps of a repository.
 const DAY: Duration = Duration::from_secs(24 * 3600 + 1);
@@ -117,10 +118,17 @@ async fn squashed_history_is_deleted_after_a_week() {
     assert_eq!((seen(&server).await, claimed(&setup, "other").await), (expected.clone(), other));
     let found = server.find_revision(&open(&server, "repo").await.unwrap(), &old.to_string()).await;
     assert!(matches!(found, Err(HubError::NoRevision { .. })));
-    // A rebuild has the old rows again; the next sweeps delete them.
+    // A rebuild has the old rows again; later sweeps delete them.
     let rebuilt = rebuild(&setup).await.unwrap();
     assert_eq!(rebuilt.problems, [""; 0]);
-    assert_eq!(seen(&setup.process_with(&rebuilt.index)).await, expected);
+    let server = setup.process_with(&rebuilt.index);
+    assert_eq!(seen(&server).await, expected);
+    let id = open(&server, "repo").await.unwrap().repo.id;
+    assert_eq!(rebuilt.index.list_hub_commits(id, None, 99).await.unwrap().len(), 4);
+    sweep(&server).await;
+    pass(&setup, &server, 7).await;
+    assert_eq!((seen(&server).await, server.store.metrics.hub.sweep_failures.get()), (expected, 0));
+    assert_eq!(rebuilt.index.list_hub_commits(id, None, 99).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -139,7 +147,7 @@ async fn branch_at_an_old_commit_keeps_its_history() {
     let expected = seen(&server).await;
     pass(&setup, &server, 20).await;
     assert_eq!(seen(&server).await, expected);
-    // When it is deleted, a week begins again.
+    // When it is deleted, a week begins again, also if that was between two sweeps.
     server.delete_hub_ref(&opened, "refs/heads/back".to_owned()).await.unwrap();
     sweep(&server).await;
     pass(&setup, &server, 7).await;
@@ -199,35 +207,6 @@ async fn claim_stays_while_another_file_has_the_same_contents() {
     // `.gitattributes`, and the large file.
     assert_eq!(object_counts(&setup, &server, "repo").await, [1, 1, 2]);
     assert_eq!((claimed(&setup, "repo").await.len(), seen(&server).await), (2, expected));
-}
-
-/// A user removes a claim after a commit has stored its contents, and before it has the lock.
-#[tokio::test]
-async fn commit_whose_claim_was_removed_meanwhile_is_refused() {
-    let setup = Setup::new().await;
-    let server = setup.process();
-    create(&server, "repo").await.unwrap();
-    let before = seen(&server).await;
-    let lock = server.lock_hub_repo(&name("repo").storage_name()).await;
-    let committing = commit(&server, "repo", vec![put("a.txt")]);
-    let removing = async {
-        // The contents of the commit are stored before it takes the lock.
-        let mut claims = claimed(&setup, "repo").await;
-        let known = claims.clone();
-        while claims.len() == known.len() {
-            tokio::task::yield_now().await;
-            claims = claimed(&setup, "repo").await;
-        }
-        let new = claims.difference(&known).next().unwrap().parse().unwrap();
-        server.store.drop_claim(new, &name("repo").storage_name()).await.unwrap();
-        drop(lock);
-    };
-    let (committed, ()) = tokio::join!(committing, removing);
-    assert!(matches!(committed, Err(HubError::Moving)), "{committed:?}");
-    assert_eq!(seen(&server).await, before);
-    // A repetition stores the contents again.
-    commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
-    seen(&server).await;
 }
 
 /// Two files of a deleted commit that are registered again, each in its own way, before the sweep
@@ -333,6 +312,152 @@ async fn part_of_an_unneeded_commit_is_no_damage() {
     assert_eq!(server.store.metrics.hub.sweep_failures.get(), 0);
 }
 
+/// A client registers a file again while the sweep deletes what its last commit had.
+#[tokio::test]
+async fn file_that_is_registered_during_a_sweep_stays() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    upload(&server, "repo", "again").await;
+    commit(&server, "repo", vec![put_large("a.bin", "again")]).await.unwrap();
+    for text in ["one", "two", "three"] {
+        commit(&server, "repo", vec![put_text("a/b/c.txt", text)]).await.unwrap();
+    }
+    commit(&server, "repo", vec![delete("a.bin")]).await.unwrap();
+    squash(&server, "repo").await;
+    sweep(&server).await;
+    pass(&setup, &server, 6).await;
+    setup.clock.advance(DAY);
+    let registering = async {
+        while object_counts(&setup, &server, "repo").await[0] > 1 {
+            tokio::task::yield_now().await;
+        }
+        // The sweep waits for the lock before it deletes more.
+        let lock = server.lock_hub_repo(&name("repo").storage_name()).await;
+        let left = object_counts(&setup, &server, "repo").await;
+        upload(&server, "repo", "again").await;
+        drop(lock);
+        left
+    };
+    let ((), left) = tokio::join!(sweep(&server), registering);
+    assert_eq!(left[2], 5, "the sweep had deleted files before");
+    assert_eq!(object_counts(&setup, &server, "repo").await, [1, 3, 2]);
+    pass(&setup, &server, 6).await;
+    commit(&server, "repo", vec![put_large("a.bin", "again")]).await.unwrap();
+    seen(&server).await;
+}
+
+/// No file is unneeded, so only the directories are left when the server stops.
+#[tokio::test]
+async fn sweep_that_was_stopped_is_completed_by_the_next() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    for path in ["a/a.txt", "b/b.txt", "c/c.txt"] {
+        commit(&server, "repo", vec![put(path)]).await.unwrap();
+    }
+    squash(&server, "repo").await;
+    sweep(&server).await;
+    pass(&setup, &server, 6).await;
+    setup.clock.advance(DAY);
+    let pace = Pace::default();
+    let stopping = async {
+        while object_counts(&setup, &server, "repo").await[0] == 5 {
+            tokio::task::yield_now().await;
+        }
+        pace.stop.cancel();
+    };
+    let (swept, ()) = tokio::join!(server.sweep_hub_repos(&pace), stopping);
+    swept.unwrap();
+    assert_eq!(object_counts(&setup, &server, "repo").await[1], 7, "directories were deleted before the stop");
+    pass(&setup, &server, 1).await;
+    assert_eq!(object_counts(&setup, &server, "repo").await, [1, 4, 4]);
+}
+
+/// A commit was listed long before a branch was created there, and no sweep sees the branch.
+#[tokio::test]
+async fn deleted_branch_has_a_week_from_its_deletion() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
+    let old = head(&server, "repo").await;
+    squash(&server, "repo").await;
+    sweep(&server).await;
+    pass(&setup, &server, 6).await;
+    let opened = open(&server, "repo").await.unwrap();
+    server.create_hub_ref(&opened, "refs/heads/short".to_owned(), old).await.unwrap();
+    server.delete_hub_ref(&opened, "refs/heads/short".to_owned()).await.unwrap();
+    pass(&setup, &server, 7).await;
+    assert!(server.find_revision(&opened, &old.to_string()).await.is_ok());
+    pass(&setup, &server, 1).await;
+    assert!(server.find_revision(&opened, &old.to_string()).await.is_err());
+}
+
+/// A backup has parts of a commit that a sweep was deleting; its restored copy is recorded, and
+/// replayed.
+#[tokio::test]
+async fn state_with_a_part_of_an_unneeded_commit_is_replayed() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
+    commit(&server, "repo", vec![put("b.txt")]).await.unwrap();
+    squash(&server, "repo").await;
+    let (main, restored) = (head(&server, "repo").await, Setup::new().await);
+    let first = format!("SELECT tree FROM hub_commits WHERE parent IS NULL AND oid != x'{main}'");
+    setup.index.tamper(&format!("DELETE FROM hub_trees WHERE oid IN ({first})")).await;
+    setup
+        .index
+        .tamper("DELETE FROM hub_commits WHERE oid IN (SELECT parent FROM hub_commits) AND parent IS NOT NULL")
+        .await;
+    let mut loading = Loading::begin(&restored.index);
+    for state in hub_states(&setup.index).await.unwrap() {
+        copy(&setup, state, &mut loading).await;
+    }
+    loading.finish().await.unwrap();
+    restored.process().store.complete_records().await.unwrap();
+    let rebuilt = rebuild(&restored).await.unwrap();
+    assert_eq!(rebuilt.problems, [""; 0]);
+    let repos = rebuilt.index.list_hub_repos(RepoKind::Model, None, i64::MAX, 9).await.unwrap();
+    let found = rebuilt.index.find_hub_ref(repos[0].id, "refs/heads/main".to_owned()).await.unwrap();
+    assert_eq!((repos.len(), found), (1, Some(main)));
+}
+
+/// An unneeded commit lacks its root directory. A commit adds this directory again after the sweep
+/// has marked what there is.
+#[tokio::test]
+async fn directory_that_comes_back_during_a_sweep_has_its_files() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    for text in ["one", "two", "three"] {
+        commit(&server, "repo", vec![put_text("a/b/c.txt", text)]).await.unwrap();
+    }
+    squash(&server, "repo").await;
+    sweep(&server).await;
+    pass(&setup, &server, 6).await;
+    commit(&server, "repo", vec![put("d/e.txt")]).await.unwrap();
+    let young = head(&server, "repo").await;
+    commit(&server, "repo", vec![delete("d/e.txt")]).await.unwrap();
+    squash(&server, "repo").await;
+    let root = format!("SELECT tree FROM hub_commits WHERE oid = x'{young}'");
+    setup.index.tamper(&format!("DELETE FROM hub_trees WHERE oid IN ({root})")).await;
+    setup.clock.advance(DAY);
+    let before = object_counts(&setup, &server, "repo").await;
+    let committing = async {
+        while object_counts(&setup, &server, "repo").await[1] == before[1] {
+            tokio::task::yield_now().await;
+        }
+        let blobs = object_counts(&setup, &server, "repo").await[2];
+        commit(&server, "repo", vec![put("d/e.txt")]).await.unwrap();
+        blobs
+    };
+    let ((), blobs) = tokio::join!(sweep(&server), committing);
+    assert_eq!(blobs, before[2], "the sweep had deleted files before");
+    seen(&server).await;
+}
+
 #[tokio::test]
 async fn repository_with_a_missing_directory_loses_nothing() {
     let setup = Setup::new().await;
@@ -343,240 +468,11 @@ async fn repository_with_a_missing_directory_loses_nothing() {
     sweep(&server).await;
     let opened = open(&server, "repo").await.unwrap();
     let main = server.find_revision(&opened, "main").await.unwrap();
-    let page = server.list_hub_files(&opened, &main, "", crate::service::Depth::One, (None, 9)).await.unwrap();
+    let page = server.list_hub_files(&opened, &main, "", Depth::One, (None, 9)).await.unwrap();
     let below = page.entries.iter().find(|entry| entry.path == "a").unwrap().id;
     setup.index.tamper(&format!("DELETE FROM hub_trees WHERE oid = x'{below}'")).await;
     let all = object_counts(&setup, &server, "repo").await;
     pass(&setup, &server, 20).await;
     assert_eq!(object_counts(&setup, &server, "repo").await, all);
     assert_eq!(server.store.metrics.hub.sweep_failures.get(), 20);
-}
-
-/// The heads of the branches of a repository, as they must be: the contents of each path.
-type Heads = BTreeMap<String, BTreeMap<String, String>>;
-
-/// Random changes of one repository, and the heads that they must give.
-struct World {
-    setup: Setup,
-    server: Arc<Server>,
-    rng: StdRng,
-    heads: Heads,
-    /// Commits that were heads once.
-    known: Vec<(ObjectId, BTreeMap<String, String>)>,
-    /// Files that were registered without a commit, each with the earliest time since then.
-    uploads: BTreeMap<String, Timestamp>,
-    /// All that ever were.
-    uploaded: BTreeSet<String>,
-}
-
-impl World {
-    async fn new(seed: u64) -> Self {
-        let setup = Setup::new().await;
-        let server = setup.process();
-        create(&server, "repo").await.unwrap();
-        let heads = BTreeMap::from([("main".to_owned(), BTreeMap::new())]);
-        let rng = StdRng::seed_from_u64(seed);
-        let (uploads, uploaded) = (BTreeMap::new(), BTreeSet::new());
-        Self { setup, server, rng, heads, known: Vec::new(), uploads, uploaded }
-    }
-
-    fn branch(&mut self) -> String {
-        let names: Vec<&String> = self.heads.keys().collect();
-        (*names.choose(&mut self.rng).unwrap()).clone()
-    }
-
-    async fn commit(&mut self) {
-        let branch = self.branch();
-        let mut files = self.heads[&branch].clone();
-        let mut changes = Vec::new();
-        for _ in 0..self.rng.random_range(1..4) {
-            let path = *["a.txt", "b/c.txt", "b/d.txt", "e/f/g.txt"].choose(&mut self.rng).unwrap();
-            if files.contains_key(path) && self.rng.random_bool(0.4) {
-                files.remove(path);
-                changes.push(Change::Delete { path: path.parse().unwrap() });
-            } else {
-                let text = format!("contents {}", self.rng.random_range(0..12));
-                changes.push(put_text(path, &text));
-                files.insert(path.to_owned(), text);
-            }
-        }
-        let request = CommitRequest { branch: branch.clone(), message: "a commit".to_owned(), parent: None, changes };
-        let opened = open(&self.server, "repo").await.unwrap();
-        let done = self.server.commit(&opened, request).await.unwrap();
-        self.known.push((done.id, files.clone()));
-        self.heads.insert(branch, files);
-    }
-
-    /// Registers a file without a commit.
-    async fn upload(&mut self) {
-        let text = format!("upload {}", self.rng.random_range(0..4));
-        upload(&self.server, "repo", &text).await;
-        self.uploaded.insert(file_of(&self.setup, "repo", &text).await.unwrap());
-        self.uploads.insert(text, self.setup.clock.now());
-    }
-
-    /// Commits a file that was registered before.
-    async fn commit_upload(&mut self) {
-        let Some(text) = self.uploads.keys().collect::<Vec<_>>().choose(&mut self.rng).copied().cloned() else {
-            return;
-        };
-        let age = self.setup.clock.now().as_millis().saturating_sub(self.uploads[&text].as_millis());
-        let (branch, path) = (self.branch(), "large.bin");
-        let changes = vec![put_large(path, &text)];
-        let request = CommitRequest { branch: branch.clone(), message: "a file".to_owned(), parent: None, changes };
-        let opened = open(&self.server, "repo").await.unwrap();
-        match self.server.commit(&opened, request).await {
-            Ok(done) => {
-                let files = self.heads.get_mut(&branch).unwrap();
-                files.insert(path.to_owned(), text);
-                self.known.push((done.id, files.clone()));
-            }
-            Err(HubError::Invalid(_) | HubError::Moving) if age >= 7 * 24 * 3600 * 1000 => {
-                self.uploads.remove(&text);
-            }
-            Err(error) => panic!("{text}, {age} ms: {error:?}"),
-        }
-    }
-
-    fn set_clock(&mut self, now: Timestamp) {
-        self.setup.clock.set(now);
-        self.uploads.values_mut().for_each(|since| *since = now.min(*since));
-    }
-
-    async fn begin_branch(&mut self) {
-        let Some((id, files)) = self.known.choose(&mut self.rng).cloned() else { return };
-        let branch = format!("branch-{}", self.rng.random_range(0..3));
-        let opened = open(&self.server, "repo").await.unwrap();
-        match self.server.create_hub_ref(&opened, format!("refs/heads/{branch}"), id).await {
-            Ok(()) => assert!(self.heads.insert(branch, files).is_none()),
-            Err(HubError::Exists { .. }) => assert!(self.heads.contains_key(&branch)),
-            // A sweep has deleted the commit.
-            Err(HubError::NoRevision { .. }) => {}
-            Err(error) => panic!("{error:?}"),
-        }
-    }
-
-    async fn end_branch(&mut self) {
-        let branch = self.branch();
-        if branch != "main" {
-            let opened = open(&self.server, "repo").await.unwrap();
-            self.server.delete_hub_ref(&opened, format!("refs/heads/{branch}")).await.unwrap();
-            self.heads.remove(&branch);
-        }
-    }
-
-    async fn begin_again(&mut self) {
-        self.server.delete_hub_repo(&claims("repo"), &name("repo")).await.unwrap();
-        if self.rng.random_bool(0.5) {
-            self.server.purge_deleted_repos(&Pace::default()).await.unwrap();
-        }
-        create(&self.server, "repo").await.unwrap();
-        self.heads = BTreeMap::from([("main".to_owned(), BTreeMap::new())]);
-        self.known.clear();
-        self.uploads.clear();
-    }
-
-    /// Sweeps, sometimes with a fault in one of the operations.
-    async fn sweep(&mut self) {
-        if self.rng.random_bool(0.3) {
-            let moment = if self.rng.random_bool(0.5) { Moment::Before } else { Moment::After };
-            self.setup.faults.arm(self.rng.random_range(0..40), moment);
-            // The failure of a repository is logged; that of the search is an error.
-            drop(self.server.sweep_hub_repos(&Pace::default()).await);
-            self.setup.faults.disarm();
-            self.server = self.setup.process();
-            self.server.load_unneeded_files().await.unwrap();
-        } else {
-            sweep(&self.server).await;
-        }
-    }
-
-    /// Sweeps while the repository is changed.
-    async fn sweep_meanwhile(&mut self) {
-        let server = Arc::clone(&self.server);
-        let changing = async {
-            for _ in 0..4 {
-                self.change().await;
-            }
-        };
-        tokio::join!(sweep(&server), changing);
-    }
-
-    async fn change(&mut self) {
-        match self.rng.random_range(0..67) {
-            0..33 => self.commit().await,
-            33..39 => self.upload().await,
-            39..45 => self.commit_upload().await,
-            45..55 => self.begin_branch().await,
-            55..62 => self.end_branch().await,
-            _ => {
-                let branch = self.branch();
-                let opened = open(&self.server, "repo").await.unwrap();
-                self.server.squash(&opened, &branch, None).await.unwrap();
-            }
-        }
-    }
-
-    async fn step(&mut self) {
-        match self.rng.random_range(0..100) {
-            0..67 => self.change().await,
-            67..68 => self.begin_again().await,
-            68..84 => {
-                let hours = self.rng.random_range(1..80);
-                self.setup.clock.advance(Duration::from_secs(hours * 3600));
-            }
-            84..86 => {
-                let now = self.setup.clock.now().as_millis();
-                let back = self.rng.random_range(0..100 * 3600 * 1000);
-                self.set_clock(Timestamp::from_millis(now.saturating_sub(back)));
-            }
-            86..92 => self.sweep().await,
-            _ => self.sweep_meanwhile().await,
-        }
-    }
-
-    /// Every head has its files, with their contents.
-    async fn check(&self) {
-        let found = seen(&self.server).await;
-        let refs = found["repo"].refs();
-        assert_eq!(refs.len(), self.heads.len());
-        for (branch, files) in &self.heads {
-            let (_, paths) = &refs[&format!("refs/heads/{branch}")];
-            let paths: BTreeSet<&String> = paths.keys().filter(|path| *path != ".gitattributes").collect();
-            assert_eq!(paths, files.keys().collect(), "{branch}");
-        }
-    }
-}
-
-/// `ZORB_SWEEP_STEPS` sets the number of steps, and `ZORB_SEED` the seed.
-#[tokio::test]
-async fn random_histories_lose_no_file_and_leave_no_garbage() {
-    let of = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let steps = of("ZORB_SWEEP_STEPS").unwrap_or(if cfg!(feature = "full-tests") { 2000 } else { 300 });
-    let seed = of("ZORB_SEED").unwrap_or_else(rand::random);
-    println!("ZORB_SEED={seed}");
-    let mut world = World::new(seed).await;
-    for step in 0..steps {
-        Box::pin(world.step()).await;
-        if step % 5 == 0 {
-            world.check().await;
-        }
-    }
-    world.check().await;
-    // When its time is over, everything is deleted that no branch needs.
-    for _ in 0..2 {
-        pass(&world.setup, &world.server, 8).await;
-    }
-    world.check().await;
-    let found = seen(&world.server).await;
-    let refs = found["repo"].refs().values();
-    let commits: BTreeSet<&String> = refs.clone().flat_map(|(commits, _)| commits).collect();
-    assert_eq!(object_counts(&world.setup, &world.server, "repo").await[0], commits.len());
-    let id = open(&world.server, "repo").await.unwrap().repo.id;
-    let blobs = world.setup.index.list_hub_blobs(id, None, 10_000).await.unwrap();
-    let named: BTreeSet<String> = blobs.iter().filter(|blob| blob.len > 0).map(|blob| blob.file.to_string()).collect();
-    let claimed = claimed(&world.setup, "repo").await;
-    assert!(named.is_subset(&claimed));
-    // What was registered without a commit may stay.
-    assert!(claimed.difference(&named).all(|file| world.uploaded.contains(file)));
 }

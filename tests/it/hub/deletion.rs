@@ -26,7 +26,7 @@ fn body(response: &Response) -> Value {
 
 #[tokio::test]
 async fn deletion_takes_the_right_to_write_this_repository() {
-    let server = Start::default().with("hub", true).with("auth", "token").start();
+    let server = Start::default().with("auth", "token").start();
     let client = server.client();
     let token = |scope: &str, repo: &str| issue(&server, scope, repo, &[]);
     let owner = client.bearing(&token("write", "models/me/model"));
@@ -57,7 +57,7 @@ async fn deletion_takes_the_right_to_write_this_repository() {
 /// A kill between the response and the removal of the last claim.
 #[tokio::test]
 async fn killed_server_goes_on_with_the_deletion() {
-    let mut server = Start::default().with("hub", true).with("auth", "token").start();
+    let mut server = Start::default().with("auth", "token").start();
     let token = |server: &TestServer, name: &str| issue(server, "write", &format!("models/me/{name}"), &[]);
     let (own, other) = (token(&server, "model"), token(&server, "other"));
     for (name, token) in [("model", &own), ("other", &other)] {
@@ -73,7 +73,7 @@ async fn killed_server_goes_on_with_the_deletion() {
     let old = head(&server.client().bearing(&own), "me/model").await;
     assert_eq!(listed(&server.client().bearing(&own)).await.len(), 41);
     assert_eq!(delete(&server.client(), "model", Some(&own)).await.status, 200);
-    server = server.restart_with(|start| start.with("hub", true).with("auth", "token"));
+    server = server.restart_with(|start| start.with("auth", "token"));
     let client = server.client().bearing(&own);
     for path in ["/api/models/me/model", "/me/model/resolve/main/a.txt", "/api/models/me/model/tree/main"] {
         assert_eq!(client.get(path).await.status, 404, "{path}");

@@ -102,7 +102,7 @@ async fn upload_url_takes_only_the_file_that_it_is_for() {
 
 #[tokio::test]
 async fn upload_url_has_the_rights_of_its_token_and_ends_with_it() {
-    let server = Start::default().with("hub", true).with("auth", "token").start();
+    let server = Start::default().with("auth", "token").start();
     let token = |scope: &str, repo: &str| issue(&server, scope, repo, &["--subject", "alice"]);
     let text = token("write", "models/me/model");
     let (owner, anyone) = (server.client().bearing(&text), server.client());
@@ -143,7 +143,7 @@ async fn upload_url_has_the_rights_of_its_token_and_ends_with_it() {
 #[tokio::test]
 async fn file_whose_upload_was_killed_is_sent_again_as_a_whole() {
     let directory = tempfile::tempdir().unwrap();
-    let begin = || Start::default().with("hub", true).data_dir(directory.path()).start();
+    let begin = || Start::default().data_dir(directory.path()).start();
     let mut server = begin();
     create(&server.client(), "model").await;
     let contents = random(70 << 20);

@@ -25,7 +25,7 @@ fn lose_and_rebuild(data_dir: &Path) -> Output {
 }
 
 fn again(data_dir: &Path) -> TestServer {
-    Start::default().with("hub", true).data_dir(data_dir).start()
+    Start::default().data_dir(data_dir).start()
 }
 
 fn stop(server: TestServer) {

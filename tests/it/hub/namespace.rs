@@ -12,7 +12,7 @@ async fn create(client: &Client, kind: &str, namespace: Option<&str>, name: &str
 
 #[tokio::test]
 async fn token_of_a_namespace_is_for_its_repositories_only() {
-    let server = Start::default().with("hub", true).with("auth", "token").start();
+    let server = Start::default().with("auth", "token").start();
     let client = server.client();
     let token = |scope: &str, repo: &str| issue(&server, scope, repo, &[]);
     let (models, all) = (client.bearing(&token("write", "models/me/*")), client.bearing(&token("write", "*/me/*")));
@@ -61,7 +61,7 @@ async fn token_of_a_namespace_is_for_its_repositories_only() {
 /// Other routes are about the one repository that the token names.
 #[tokio::test]
 async fn token_of_a_namespace_is_refused_by_all_other_routes() {
-    let server = Start::default().with("hub", true).with("auth", "token").start();
+    let server = Start::default().with("auth", "token").start();
     let client = server.client().bearing(&issue(&server, "write", "models/me/*", &[]));
     for path in ["/v1/files", "/v1/usage"] {
         let refused = client.get(path).await;

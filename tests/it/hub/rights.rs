@@ -9,7 +9,7 @@ use crate::support::{Client, Response, RouteCase, Start, TestServer, eventually,
 
 /// The routes that a server with the Hub has, and one without has not.
 async fn hub_routes(server: &TestServer) -> Vec<RouteCase> {
-    let other = Start::default().with("auth", "token").start();
+    let other = Start::default().with("auth", "token").with("hub", false).start();
     let without = routes(&other.client()).await;
     let known = |route: &RouteCase| without.iter().any(|other| other.template == route.template);
     routes(&server.client()).await.into_iter().filter(|route| !known(route)).collect()
@@ -69,7 +69,7 @@ fn visible(response: &Response) -> (u16, BTreeMap<String, String>, Value) {
 
 #[tokio::test]
 async fn private_repository_is_nowhere_different_from_none() {
-    let server = Start::default().with("hub", true).with("auth", "token").start();
+    let server = Start::default().with("auth", "token").start();
     let client = server.client();
     let token = |scope: &str, repo: &str| issue(&server, scope, repo, &[]);
     let owner = client.bearing(&token("write", "models/me/model"));
@@ -101,7 +101,7 @@ async fn private_repository_is_nowhere_different_from_none() {
 
 #[tokio::test]
 async fn each_route_of_the_hub_needs_its_right() {
-    let server = Start::default().with("hub", true).with("auth", "token").start();
+    let server = Start::default().with("auth", "token").start();
     let client = server.client();
     let token = |scope: &str, repo: &str| issue(&server, scope, repo, &[]);
     let [read, write] = ["read", "write"].map(|scope| token(scope, "models/me/model"));
@@ -145,7 +145,7 @@ async fn each_route_of_the_hub_needs_its_right() {
 
 #[tokio::test]
 async fn refusal_of_a_token_says_in_its_headers_what_it_is_about() {
-    let server = Start::default().with("hub", true).with("auth", "token").start();
+    let server = Start::default().with("auth", "token").start();
     create(&server.client().bearing(&issue(&server, "write", "models/me/model", &[])), "model").await;
     // Clients find out from headers alone what a refusal is about.
     for (client, path, code, message) in [

@@ -2,13 +2,16 @@
 //!
 //! A change is applied if everything that it is based on was: its other records, and the parents
 //! and root directories of its commits. So a branch names only commits whose history and files are
-//! there. Of two changes of a branch the later one counts, whatever the branch named before: when
-//! the later record was written, the earlier change had been made or had failed.
+//! there. The state of a repository may have parts of commits that no branch needs, which a sweep
+//! was deleting: of a state only what the branches need must be there.
+//!
+//! Of two changes of a branch the later one counts, whatever the branch named before: when the
+//! later record was written, the earlier change had been made or had failed.
 //!
 //! A deletion hides the repository. Its claims to files have records of their own, which may be
 //! later or missing. If the record of its end is missing, the next start ends the deletion.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use thiserror::Error;
 
@@ -43,12 +46,11 @@ enum Inapplicable {
 /// What a change adds, and on what it is based.
 #[derive(Debug, Default)]
 struct Outline {
-    commits: HashSet<ObjectId>,
+    /// The parent and the root directory of each commit.
+    commits: HashMap<ObjectId, (Option<ObjectId>, ObjectId)>,
     trees: HashSet<ObjectId>,
-    /// The parents of the commits, and what the branches name.
-    needed_commits: Vec<ObjectId>,
-    /// The root directories of the commits.
-    needed_trees: Vec<ObjectId>,
+    /// What the branches name.
+    targets: Vec<ObjectId>,
 }
 
 impl Outline {
@@ -56,14 +58,33 @@ impl Outline {
         for part in parts {
             match part {
                 HubPart::Commit(commit) => {
-                    self.commits.insert(commit.id);
-                    self.needed_commits.extend(commit.parent);
-                    self.needed_trees.push(commit.tree);
+                    self.commits.insert(commit.id, (commit.parent, commit.tree));
                 }
                 HubPart::Tree(tree) => _ = self.trees.insert(tree.id),
                 HubPart::Repo(_) | HubPart::Blob(_) | HubPart::Refs(_) => {}
             }
         }
+    }
+
+    /// The commits and root directories that must be there besides those of the change: what all of
+    /// its commits need, or of a state only those that the branches need.
+    fn bases(&self, is_state: bool) -> (HashSet<ObjectId>, HashSet<ObjectId>) {
+        let mut next = self.targets.clone();
+        if !is_state {
+            next.extend(self.commits.keys());
+        }
+        let (mut seen, mut commits, mut trees) = (HashSet::new(), HashSet::new(), HashSet::new());
+        while let Some(id) = next.pop() {
+            match self.commits.get(&id) {
+                Some((parent, tree)) if seen.insert(id) => {
+                    next.extend(parent);
+                    trees.extend((!self.trees.contains(tree)).then_some(*tree));
+                }
+                Some(_) => {}
+                None => _ = commits.insert(id),
+            }
+        }
+        (commits, trees)
     }
 }
 
@@ -91,7 +112,7 @@ impl Replay<'_> {
             Err(why) => return Ok(Err(why)),
         };
         let mut outline = Outline::default();
-        outline.needed_commits.extend(change.refs.values().copied().flatten());
+        outline.targets.extend(change.refs.values().copied().flatten());
         outline.add(&own);
         for seq in &change.earlier {
             match self.read_part(&change, Seq::new(*seq)).await? {
@@ -109,7 +130,7 @@ impl Replay<'_> {
         if known.is_none() && change.refs.values().all(Option::is_none) {
             return Ok(Err(Inapplicable::NoRepo(change.storage_name)));
         }
-        if let Some(missing) = self.missing_base(known.as_ref(), &outline).await? {
+        if let Some(missing) = self.missing_base(known.as_ref(), outline.bases(change.is_state)).await? {
             return Ok(Err(Inapplicable::NoBase(missing)));
         }
         let id = index.restore_hub_repo(repo).await.map_err(StoreError::from)?;
@@ -225,25 +246,22 @@ impl Replay<'_> {
         Ok(Err(Inapplicable::NameTaken(repo.storage_name.clone())))
     }
 
-    /// A commit or directory on which the change is based, and that neither it nor the index has.
-    async fn missing_base(&self, known: Option<&HubRepo>, outline: &Outline) -> Result<Option<ObjectId>, StoreError> {
+    /// One of these commits or directories that the index does not have.
+    async fn missing_base(
+        &self,
+        known: Option<&HubRepo>,
+        (commits, trees): (HashSet<ObjectId>, HashSet<ObjectId>),
+    ) -> Result<Option<ObjectId>, StoreError> {
         let index = self.store.index.as_ref();
-        for needed in outline.needed_commits.iter().filter(|needed| !outline.commits.contains(needed)) {
-            let is_there = match known {
-                Some(known) => index.find_hub_commit(known.id, *needed).await?.is_some(),
-                None => false,
-            };
-            if !is_there {
-                return Ok(Some(*needed));
+        let Some(HubRepo { id, .. }) = known else { return Ok(commits.into_iter().chain(trees).next()) };
+        for commit in commits {
+            if index.find_hub_commit(*id, commit).await?.is_none() {
+                return Ok(Some(commit));
             }
         }
-        for needed in outline.needed_trees.iter().filter(|needed| !outline.trees.contains(needed)) {
-            let is_there = match known {
-                Some(known) => index.find_hub_tree(known.id, *needed).await?.is_some(),
-                None => false,
-            };
-            if !is_there {
-                return Ok(Some(*needed));
+        for tree in trees {
+            if index.find_hub_tree(*id, tree).await?.is_none() {
+                return Ok(Some(tree));
             }
         }
         Ok(None)

@@ -244,8 +244,12 @@ impl HubSweepIndex for FaultyIndex {
         self.inner.list_unneeded_files(repo, after, limit)
     }
 
-    fn is_file_unneeded(&self, repo: i64, file: FileHash) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.faults.around("is_file_unneeded", self.inner.is_file_unneeded(repo, file), index_error).boxed()
+    fn file_unneeded_since(&self, repo: i64, file: FileHash) -> BoxFuture<'_, Result<Option<Timestamp>, IndexError>> {
+        self.faults.around("file_unneeded_since", self.inner.file_unneeded_since(repo, file), index_error).boxed()
+    }
+
+    fn renew_unneeded_files(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.inner.renew_unneeded_files(now)
     }
 
     fn set_unneeded_files(

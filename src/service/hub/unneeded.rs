@@ -1,0 +1,70 @@
+//! Files that a sweep has listed as unneeded, and that a client needs again.
+//!
+//! After `Ok` of [`Server::retain_unneeded`] or [`Server::retain_file`] the files are in no list.
+//! So a claim to one of them that exists then stays for a week at least, until its commit.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::OpenRepo;
+use crate::format::FileHash;
+use crate::index::HubRepo;
+use crate::service::permits::PATIENCE;
+use crate::service::{Server, StoreError};
+
+/// The repositories with unneeded files: their numbers by their storage names. In memory, so that
+/// registrations for others have nothing to look up.
+#[derive(Debug, Default)]
+pub(in crate::service) struct Unneeded(Mutex<HashMap<String, i64>>);
+
+impl Unneeded {
+    /// Notes that a repository has some, before the first one is listed.
+    pub(super) fn insert(&self, repo: &HubRepo) {
+        self.repos().insert(repo.storage_name.clone(), repo.id);
+    }
+
+    /// Forgets a repository that has none any more. Only a sweep adds some.
+    pub(super) fn forget(&self, storage_name: &str) {
+        self.repos().remove(storage_name);
+    }
+
+    fn repos(&self) -> MutexGuard<'_, HashMap<String, i64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Server {
+    /// Takes files that this repository has just registered or committed from the list of unneeded
+    /// files. The caller holds the locks of the files, or that of the repository.
+    pub(in crate::service) async fn retain_unneeded(
+        &self,
+        storage_name: &str,
+        files: impl Iterator<Item = FileHash> + Send,
+    ) -> Result<(), StoreError> {
+        let id = self.unneeded.repos().get(storage_name).copied();
+        let Some(id) = id else { return Ok(()) };
+        Ok(self.store.index.set_unneeded_files(id, files.collect(), None).await?)
+    }
+
+    /// Takes a file that a client need not send again from the list of unneeded files. Afterwards a
+    /// claim to it that exists stays for a week.
+    pub(super) async fn retain_file(&self, open: &OpenRepo, file: FileHash) -> Result<(), StoreError> {
+        let name = &open.repo.storage_name;
+        if self.unneeded.repos().contains_key(name) {
+            let _lock = self.store.file_locks.lock_within(PATIENCE, [file]).await?;
+            self.retain_unneeded(name, std::iter::once(file)).await?;
+        }
+        Ok(())
+    }
+
+    /// Loads which repositories have unneeded files. To be called before a server takes requests.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn load_unneeded_files(&self) -> Result<(), StoreError> {
+        let repos = self.store.index.hub_repos_with_unneeded_files().await?;
+        self.unneeded.repos().extend(repos.into_iter().map(|repo| (repo.storage_name, repo.id)));
+        Ok(())
+    }
+}

@@ -1,0 +1,265 @@
+//! Random histories of a repository, with sweeps between the changes and beside them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+
+use super::{claimed, file_of, object_counts, pass, put_large, put_text, sweep, upload};
+use crate::git::ObjectId;
+use crate::index::HubIndex;
+use crate::runtime::clock::{Clock, Timestamp};
+use crate::service::gc::Pace;
+use crate::service::hub::Depth;
+use crate::service::tests::hub::{claims, create, name, open, seen};
+use crate::service::tests::{Moment, Setup};
+use crate::service::{Change, CommitRequest, HubError, Server};
+
+/// The heads of the branches of a repository, as they must be: the contents of each path.
+type Heads = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Random changes of one repository, and the heads that they must give.
+struct World {
+    setup: Setup,
+    server: Arc<Server>,
+    rng: StdRng,
+    heads: Heads,
+    /// Commits that were heads once.
+    known: Vec<(ObjectId, BTreeMap<String, String>)>,
+    /// Files that were registered without a commit, each with the earliest time since then.
+    uploads: BTreeMap<String, Timestamp>,
+    /// All that ever were.
+    uploaded: BTreeSet<String>,
+}
+
+impl World {
+    async fn new(seed: u64) -> Self {
+        let setup = Setup::new().await;
+        let server = setup.process();
+        create(&server, "repo").await.unwrap();
+        let heads = BTreeMap::from([("main".to_owned(), BTreeMap::new())]);
+        let rng = StdRng::seed_from_u64(seed);
+        let (uploads, uploaded) = (BTreeMap::new(), BTreeSet::new());
+        Self { setup, server, rng, heads, known: Vec::new(), uploads, uploaded }
+    }
+
+    fn branch(&mut self) -> String {
+        let names: Vec<&String> = self.heads.keys().collect();
+        (*names.choose(&mut self.rng).unwrap()).clone()
+    }
+
+    async fn commit(&mut self) {
+        let branch = self.branch();
+        let mut files = self.heads[&branch].clone();
+        let mut changes = Vec::new();
+        for _ in 0..self.rng.random_range(1..4) {
+            let path = *["a.txt", "b/c.txt", "b/d.txt", "e/f/g.txt"].choose(&mut self.rng).unwrap();
+            if files.contains_key(path) && self.rng.random_bool(0.4) {
+                files.remove(path);
+                changes.push(Change::Delete { path: path.parse().unwrap() });
+            } else {
+                let text = format!("contents {}", self.rng.random_range(0..12));
+                changes.push(put_text(path, &text));
+                files.insert(path.to_owned(), text);
+            }
+        }
+        let request = CommitRequest { branch: branch.clone(), message: "a commit".to_owned(), parent: None, changes };
+        let opened = open(&self.server, "repo").await.unwrap();
+        let done = self.server.commit(&opened, request).await.unwrap();
+        self.known.push((done.id, files.clone()));
+        self.heads.insert(branch, files);
+    }
+
+    /// Registers a file without a commit.
+    async fn upload(&mut self) {
+        let text = format!("upload {}", self.rng.random_range(0..4));
+        upload(&self.server, "repo", &text).await;
+        self.uploaded.insert(file_of(&self.setup, "repo", &text).await.unwrap());
+        self.uploads.insert(text, self.setup.clock.now());
+    }
+
+    /// Commits a file that was registered before.
+    async fn commit_upload(&mut self) {
+        let Some(text) = self.uploads.keys().collect::<Vec<_>>().choose(&mut self.rng).copied().cloned() else {
+            return;
+        };
+        let age = self.setup.clock.now().as_millis().saturating_sub(self.uploads[&text].as_millis());
+        let (branch, path) = (self.branch(), "large.bin");
+        let changes = vec![put_large(path, &text)];
+        let request = CommitRequest { branch: branch.clone(), message: "a file".to_owned(), parent: None, changes };
+        let opened = open(&self.server, "repo").await.unwrap();
+        match self.server.commit(&opened, request).await {
+            Ok(done) => {
+                let files = self.heads.get_mut(&branch).unwrap();
+                files.insert(path.to_owned(), text);
+                self.known.push((done.id, files.clone()));
+            }
+            Err(HubError::Invalid(_) | HubError::Moving) if age >= 7 * 24 * 3600 * 1000 => {
+                self.uploads.remove(&text);
+            }
+            Err(error) => panic!("{text}, {age} ms: {error:?}"),
+        }
+    }
+
+    fn set_clock(&mut self, now: Timestamp) {
+        self.setup.clock.set(now);
+        self.uploads.values_mut().for_each(|since| *since = now.min(*since));
+    }
+
+    async fn begin_branch(&mut self) {
+        let Some((id, files)) = self.known.choose(&mut self.rng).cloned() else { return };
+        let branch = format!("branch-{}", self.rng.random_range(0..3));
+        let opened = open(&self.server, "repo").await.unwrap();
+        match self.server.create_hub_ref(&opened, format!("refs/heads/{branch}"), id).await {
+            Ok(()) => assert!(self.heads.insert(branch, files).is_none()),
+            Err(HubError::Exists { .. }) => assert!(self.heads.contains_key(&branch)),
+            // A sweep has deleted the commit.
+            Err(HubError::NoRevision { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+
+    async fn end_branch(&mut self) {
+        let branch = self.branch();
+        if branch != "main" {
+            let opened = open(&self.server, "repo").await.unwrap();
+            self.server.delete_hub_ref(&opened, format!("refs/heads/{branch}")).await.unwrap();
+            self.heads.remove(&branch);
+        }
+    }
+
+    async fn begin_again(&mut self) {
+        self.server.delete_hub_repo(&claims("repo"), &name("repo")).await.unwrap();
+        if self.rng.random_bool(0.5) {
+            self.server.purge_deleted_repos(&Pace::default()).await.unwrap();
+        }
+        create(&self.server, "repo").await.unwrap();
+        self.heads = BTreeMap::from([("main".to_owned(), BTreeMap::new())]);
+        self.known.clear();
+        self.uploads.clear();
+    }
+
+    /// Sweeps, sometimes with a fault in one of the operations.
+    async fn sweep(&mut self) {
+        if self.rng.random_bool(0.3) {
+            let moment = if self.rng.random_bool(0.5) { Moment::Before } else { Moment::After };
+            self.setup.faults.arm(self.rng.random_range(0..40), moment);
+            // The failure of a repository is logged; that of the search is an error.
+            drop(self.server.sweep_hub_repos(&Pace::default()).await);
+            self.setup.faults.disarm();
+            self.server = self.setup.process();
+            self.server.load_unneeded_files().await.unwrap();
+        } else {
+            sweep(&self.server).await;
+        }
+    }
+
+    /// Sweeps while the repository is changed.
+    async fn sweep_meanwhile(&mut self) {
+        let server = Arc::clone(&self.server);
+        let changing = async {
+            for _ in 0..4 {
+                self.change().await;
+            }
+        };
+        tokio::join!(sweep(&server), changing);
+    }
+
+    async fn change(&mut self) {
+        match self.rng.random_range(0..67) {
+            0..33 => self.commit().await,
+            33..39 => self.upload().await,
+            39..45 => self.commit_upload().await,
+            45..55 => self.begin_branch().await,
+            55..62 => self.end_branch().await,
+            _ => {
+                let branch = self.branch();
+                let opened = open(&self.server, "repo").await.unwrap();
+                self.server.squash(&opened, &branch, None).await.unwrap();
+            }
+        }
+    }
+
+    async fn step(&mut self) {
+        match self.rng.random_range(0..100) {
+            0..67 => self.change().await,
+            67..68 => self.begin_again().await,
+            68..84 => {
+                let hours = self.rng.random_range(1..80);
+                self.setup.clock.advance(Duration::from_secs(hours * 3600));
+            }
+            84..86 => {
+                let now = self.setup.clock.now().as_millis();
+                let back = self.rng.random_range(0..100 * 3600 * 1000);
+                self.set_clock(Timestamp::from_millis(now.saturating_sub(back)));
+            }
+            86..92 => self.sweep().await,
+            _ => self.sweep_meanwhile().await,
+        }
+    }
+
+    /// Every head has its files, and all equal texts are the same file.
+    async fn check(&self) {
+        let found = seen(&self.server).await;
+        let refs = found["repo"].refs();
+        assert_eq!(refs.len(), self.heads.len());
+        let mut hashes: BTreeMap<&String, &String> = BTreeMap::new();
+        for (branch, files) in &self.heads {
+            let (_, found) = &refs[&format!("refs/heads/{branch}")];
+            let paths: BTreeSet<&String> = found.keys().filter(|path| *path != ".gitattributes").collect();
+            assert_eq!(paths, files.keys().collect(), "{branch}");
+            for (path, text) in files {
+                assert_eq!(*hashes.entry(text).or_insert(&found[path]), &found[path], "{branch}: {path}");
+            }
+        }
+        let different: BTreeSet<&&String> = hashes.values().collect();
+        assert_eq!(different.len(), hashes.len());
+    }
+}
+
+/// `ZORB_SWEEP_STEPS` sets the number of steps, and `ZORB_SEED` the seed.
+#[tokio::test]
+async fn random_histories_lose_no_file_and_leave_no_garbage() {
+    let of = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let steps = of("ZORB_SWEEP_STEPS").unwrap_or(if cfg!(feature = "full-tests") { 2000 } else { 300 });
+    let seed = of("ZORB_SEED").unwrap_or_else(rand::random);
+    println!("ZORB_SEED={seed}");
+    let mut world = World::new(seed).await;
+    for step in 0..steps {
+        Box::pin(world.step()).await;
+        if step % 5 == 0 {
+            world.check().await;
+        }
+    }
+    world.check().await;
+    // When its time is over, everything is deleted that no branch needs.
+    for _ in 0..2 {
+        pass(&world.setup, &world.server, 8).await;
+    }
+    world.check().await;
+    let found = seen(&world.server).await;
+    let refs = found["repo"].refs().values();
+    let commits: BTreeSet<&String> = refs.clone().flat_map(|(commits, _)| commits).collect();
+    let opened = open(&world.server, "repo").await.unwrap();
+    let (mut trees, mut files) = (BTreeSet::new(), BTreeSet::new());
+    for id in &commits {
+        let commit = world.server.find_revision(&opened, id).await.unwrap();
+        trees.insert(commit.tree.to_string());
+        for entry in world.server.list_hub_files(&opened, &commit, "", Depth::All, (None, 1000)).await.unwrap().entries
+        {
+            let is_file = entry.blob.is_some();
+            if is_file { &mut files } else { &mut trees }.insert(entry.id.to_string());
+        }
+    }
+    let expected = [commits.len(), trees.len(), files.len()];
+    assert_eq!(object_counts(&world.setup, &world.server, "repo").await, expected);
+    let blobs = world.setup.index.list_hub_blobs(opened.repo.id, None, 10_000).await.unwrap();
+    let named: BTreeSet<String> = blobs.iter().filter(|blob| blob.len > 0).map(|blob| blob.file.to_string()).collect();
+    let claimed = claimed(&world.setup, "repo").await;
+    assert!(named.is_subset(&claimed));
+    // What was registered without a commit may stay.
+    assert!(claimed.difference(&named).all(|file| world.uploaded.contains(file)));
+}

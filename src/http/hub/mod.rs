@@ -73,7 +73,10 @@ fn for_repos() -> Vec<Route> {
             .takes(json())
             .responses(200, "changed", json())
             .fails(&[404]),
-        Route::get("/api/{kind}", Read, repos::list).says("List repositories").responses(200, "a page", json()),
+        Route::get("/api/{kind}", Read, repos::list)
+            .says("List repositories")
+            .responses(200, "a page", json())
+            .fails(&[404]),
         Route::get("/api/{kind}/{namespace}/{name}", Read, repos::info)
             .also(&["/api/{kind}/{namespace}/{name}/revision/{revision}"])
             .says("Describe a revision of a repository, main if none is named")

@@ -95,8 +95,8 @@ pub trait HubSweepIndex {
     /// Lists all unneeded files of all repositories as unneeded since this time.
     fn renew_unneeded_files(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>>;
 
-    /// Lists these files, each once, as unneeded since this time, or with `None` takes them from the
-    /// list. Lists nothing if the repository does not exist.
+    /// Lists these files, each once, as unneeded since this time, or with `None` takes them from
+    /// the list. Lists nothing if the repository does not exist.
     fn set_unneeded_files(
         &self,
         repo: i64,

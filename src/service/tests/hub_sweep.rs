@@ -147,6 +147,9 @@ async fn branch_at_an_old_commit_keeps_its_history() {
     let expected = seen(&server).await;
     pass(&setup, &server, 20).await;
     assert_eq!(seen(&server).await, expected);
+    let id = opened.repo.id;
+    assert_eq!(setup.index.list_unneeded_commits(id, None, 9).await.unwrap(), []);
+    assert_eq!(setup.index.list_unneeded_files(id, None, 9).await.unwrap(), []);
     // When it is deleted, a week begins again, also if that was between two sweeps.
     server.delete_hub_ref(&opened, "refs/heads/back".to_owned()).await.unwrap();
     sweep(&server).await;
@@ -362,7 +365,7 @@ async fn sweep_that_was_stopped_is_completed_by_the_next() {
     setup.clock.advance(DAY);
     let pace = Pace::default();
     let stopping = async {
-        while object_counts(&setup, &server, "repo").await[0] == 5 {
+        while object_counts(&setup, &server, "repo").await[0] > 1 {
             tokio::task::yield_now().await;
         }
         pace.stop.cancel();

@@ -26,10 +26,6 @@ use crate::support::{
 /// The files of a revision.
 type Files = BTreeMap<String, Vec<u8>>;
 
-fn start() -> TestServer {
-    Start::default().start()
-}
-
 async fn create(client: &Client, name: &str) {
     let body = json!({ "name": name, "organization": "me", "type": "model", "private": false }).to_string();
     assert_eq!(client.post("/api/repos/create", body).await.status, 200);
@@ -126,7 +122,7 @@ async fn ids(client: &Client, repo: &str) -> BTreeMap<String, String> {
 
 #[tokio::test]
 async fn same_changes_have_the_ids_that_git_gives_them() {
-    let (server, mut rng) = (start(), rng());
+    let (server, mut rng) = (TestServer::start(), rng());
     let client = server.client();
     create(&client, "model").await;
     let directory = tempfile::tempdir().unwrap();
@@ -176,7 +172,7 @@ async fn same_changes_have_the_ids_that_git_gives_them() {
 
 #[tokio::test]
 async fn concurrent_commits_are_all_there_in_one_line() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     let writers = (0..16).map(|writer| {
@@ -209,7 +205,7 @@ async fn concurrent_commits_are_all_there_in_one_line() {
 
 #[tokio::test]
 async fn repeated_commit_is_the_one_that_was_made() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     let parent = head(&client, "me/model").await;
@@ -225,7 +221,7 @@ async fn repeated_commit_is_the_one_that_was_made() {
 
 #[tokio::test]
 async fn refusals_change_nothing_and_say_why() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     let before = head(&client, "me/model").await;
@@ -270,7 +266,7 @@ async fn refusals_change_nothing_and_say_why() {
 /// A directory that a commit makes or empties is like any other within the same commit.
 #[tokio::test]
 async fn changes_of_one_commit_build_on_each_other() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     let paths = async |lines: &[Value]| {
@@ -302,7 +298,7 @@ async fn changes_of_one_commit_build_on_each_other() {
 /// The git blob of a pointer and of its large file are the same.
 #[tokio::test]
 async fn pointer_text_stands_for_its_large_file() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     let xorb = stored_xorb(&client).await;
@@ -324,7 +320,7 @@ async fn pointer_text_stands_for_its_large_file() {
 /// pushed.
 #[tokio::test]
 async fn path_with_a_false_sha256_is_repaired_by_the_true_file() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     let xorb = stored_xorb(&client).await;
@@ -347,7 +343,7 @@ async fn path_with_a_false_sha256_is_repaired_by_the_true_file() {
 
 #[tokio::test]
 async fn unreadable_file_is_not_copied_and_is_uploaded_again() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     assert_eq!(commit(&client, "me/model", None, &[put("a.txt", b"contents")]).await.0, 200);
@@ -372,7 +368,7 @@ async fn unreadable_file_is_not_copied_and_is_uploaded_again() {
 
 #[tokio::test]
 async fn branches_and_tags_have_names_that_git_allows() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     let path = |kind: &str, name: &str| format!("/api/models/me/model/{kind}/{}", name.replace('/', "%2F"));
@@ -495,7 +491,7 @@ async fn state(client: &Client, repos: &[&str]) -> Vec<Value> {
 /// Backups are incremental, also of repositories.
 #[tokio::test]
 async fn repositories_are_backed_up_and_restored() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     create(&client, "other").await;
@@ -541,7 +537,7 @@ async fn repositories_are_backed_up_and_restored() {
 /// A backup beside commits has every file of the branches that it has.
 #[tokio::test]
 async fn backup_beside_commits_has_the_files_of_its_branches() {
-    let server = start();
+    let server = TestServer::start();
     create(&server.client(), "model").await;
     let directory = tempfile::tempdir().unwrap();
     let (archive, data) = (directory.path().join("backup.rca"), server.data_dir().to_owned());

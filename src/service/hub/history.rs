@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::copy::refs_of;
-use super::{HubError, MAX_INLINE_LEN, missing};
+use super::{HubError, missing};
 use crate::format::FileHash;
-use crate::git::{EntryKind, ObjectId, Tree};
+use crate::git::{EntryKind, ObjectId};
 use crate::index::{HubObject, HubRef, HubRepo};
+use crate::runtime::fair::Tenant;
 use crate::service::Store;
 use crate::service::gc::Pace;
 
@@ -194,7 +195,7 @@ impl Marks {
             if pace.stop.is_cancelled() {
                 return Ok(false);
             }
-            let tree = match read_tree(store, repo, id).await? {
+            let tree = match store.read_tree(Tenant::SERVER, repo.id, id).await? {
                 Some(tree) => tree,
                 None if is_needed => return Err(missing(repo, format!("directory {id}"))),
                 None => {
@@ -245,12 +246,4 @@ impl Marks {
         }
         Ok(())
     }
-}
-
-/// A directory; `None` if it is missing or damaged.
-async fn read_tree(store: &Store, repo: &HubRepo, id: ObjectId) -> Result<Option<Tree>, HubError> {
-    let Some(bytes) = store.index.find_hub_tree(repo.id, id).await? else { return Ok(None) };
-    let is_short = bytes.len() <= MAX_INLINE_LEN;
-    let parse = move || Tree::parse(&bytes).ok();
-    Ok(if is_short { parse() } else { store.pool.run(parse).await })
 }

@@ -94,9 +94,7 @@ impl Server {
         let find =
             async || Ok::<_, HubError>(self.find_large(&open.claims, sha256).await?.filter(|(_, found)| *found == len));
         let Some((file, _)) = find().await? else { return Ok(false) };
-        self.retain_file(open, file).await?;
-        // A sweep may have removed it before.
-        Ok(find().await?.is_some())
+        Ok(!self.retain_file(open, file).await? || find().await?.is_some())
     }
 
     /// The file with this sha256 and its length, if these claims have registered it. The empty file

@@ -51,6 +51,7 @@ use super::file_bytes::RegisteredFile;
 use super::{Server, Store};
 use crate::git::{Entry, EntryKind, ObjectError, ObjectId, RepoPath, Tree};
 use crate::index::{HubBlob, HubCommit, HubRepo};
+use crate::runtime::fair::Tenant;
 
 /// A Hub repository, as it is open for one caller.
 #[derive(Clone, Debug)]
@@ -242,14 +243,18 @@ impl Store {
             return Ok(tree);
         }
         let damaged = || open.inconsistent(format!("directory {id}"));
-        let bytes = self.index.find_hub_tree(open.repo.id, id).await?.ok_or_else(damaged)?;
-        let is_short = bytes.len() <= MAX_INLINE_LEN;
-        let parse = move || Tree::parse(&bytes);
-        // A short one is parsed in less time than it takes to wake a worker.
-        let parsed = if is_short { parse() } else { self.pool.run_for(open.claims.tenant(), parse).await };
-        let tree = Arc::new(parsed.map_err(|_| damaged())?);
+        let tree = Arc::new(self.read_tree(open.claims.tenant(), open.repo.id, id).await?.ok_or_else(damaged)?);
         self.trees.insert(key, Arc::clone(&tree));
         Ok(tree)
+    }
+
+    /// A directory from the index; `None` if it is missing or damaged.
+    async fn read_tree(&self, tenant: Tenant, repo: i64, id: ObjectId) -> Result<Option<Tree>, HubError> {
+        let Some(bytes) = self.index.find_hub_tree(repo, id).await? else { return Ok(None) };
+        let is_short = bytes.len() <= MAX_INLINE_LEN;
+        let parse = move || Tree::parse(&bytes).ok();
+        // A short one is parsed in less time than it takes to wake a worker.
+        Ok(if is_short { parse() } else { self.pool.run_for(tenant, parse).await })
     }
 
     /// The entry at a path; `None` if there is none.

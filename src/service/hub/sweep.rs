@@ -62,15 +62,8 @@ struct Swept {
     claim_count: u64,
 }
 
-/// Why a sweep goes on or ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    Done,
-    /// The server stops, or the repository was deleted.
-    Stopped,
-}
-
-/// A sweep of one repository.
+/// A sweep of one repository. Its steps return `false` if it ends, because the server stops or the
+/// repository was deleted.
 struct Sweep<'a> {
     server: &'a Server,
     repo: &'a HubRepo,
@@ -138,7 +131,7 @@ impl Server {
         drop(lock);
         let generation = history.generation;
         let mut sweep = Sweep { server: self, repo, pace, history, marks: Marks::default(), swept: Swept::default() };
-        if sweep.run().await? == Progress::Done {
+        if sweep.run().await? {
             index.set_hub_repo_swept(repo.id, began, generation).await?;
         }
         Ok(sweep.swept)
@@ -146,29 +139,26 @@ impl Server {
 }
 
 impl Sweep<'_> {
-    async fn run(&mut self) -> Result<Progress, HubError> {
+    async fn run(&mut self) -> Result<bool, HubError> {
         let old_commits = self.list_commits().await?;
         if !self.mark().await? {
-            return Ok(Progress::Stopped);
+            return Ok(false);
         }
         let old_files = self.list_files().await?;
         if !old_commits.is_empty() {
-            if self.drop_commits(old_commits).await? == Progress::Stopped {
-                return Ok(Progress::Stopped);
+            if !self.drop_commits(old_commits).await? {
+                return Ok(false);
             }
             self.marks = Marks::default();
         }
-        match self.drop_objects().await? {
-            Progress::Done => self.drop_claims(old_files).await,
-            Progress::Stopped => Ok(Progress::Stopped),
-        }
+        Ok(self.drop_objects().await? && self.drop_claims(old_files).await?)
     }
 
     fn now(&self) -> Timestamp {
         self.server.store.clock.now()
     }
 
-    /// Marks what all commits have. `false` if the server stops.
+    /// Marks what all commits have.
     async fn mark(&mut self) -> Result<bool, HubError> {
         self.marks.add(&self.server.store, self.repo, &self.history, self.pace).await
     }
@@ -237,22 +227,20 @@ impl Sweep<'_> {
         Ok(Some(true))
     }
 
-    /// [`refresh`](Self::refresh), and marks what is new. `false` if the sweep ends.
+    /// [`refresh`](Self::refresh), and marks what is new.
     async fn refresh_marks(&mut self) -> Result<bool, HubError> {
         Ok(self.refresh().await?.is_some() && self.mark().await?)
     }
 
-    /// Deletes those of these commits that are still unneeded.
-    async fn drop_commits(&mut self, old: HashSet<ObjectId>) -> Result<Progress, HubError> {
+    /// Deletes these commits, or what [`list_commits`](Self::list_commits) returns after a change.
+    async fn drop_commits(&mut self, old: HashSet<ObjectId>) -> Result<bool, HubError> {
         let mut left = self.history.in_order(old);
         while !left.is_empty() {
             let lock = self.server.lock_hub_repo(&self.repo.storage_name).await;
             match self.refresh().await? {
-                None => return Ok(Progress::Stopped),
-                Some(true) => {
-                    let unneeded = left.into_iter().filter(|id| !self.history.needs(id)).collect();
-                    left = self.history.in_order(unneeded);
-                }
+                None => return Ok(false),
+                // Listed anew: a branch may have been created at one of them, and deleted.
+                Some(true) => left = self.history.in_order(self.list_commits().await?),
                 Some(false) => {}
             }
             let rest = left.split_off(left.len().min(DROP_COUNT));
@@ -262,17 +250,17 @@ impl Sweep<'_> {
             self.swept.object_count += dropped.len() as u64;
             dropped.iter().for_each(|id| self.history.forget(id));
             if !self.pace.next().await {
-                return Ok(Progress::Stopped);
+                return Ok(false);
             }
         }
-        Ok(Progress::Done)
+        Ok(true)
     }
 
     /// Deletes the directories and files that no commit has.
-    async fn drop_objects(&mut self) -> Result<Progress, HubError> {
+    async fn drop_objects(&mut self) -> Result<bool, HubError> {
         let (index, repo) = (&self.server.store.index, self.repo);
         if !self.mark().await? {
-            return Ok(Progress::Stopped);
+            return Ok(false);
         }
         for object in [HubObject::Tree, HubObject::Blob] {
             let mut after = None;
@@ -284,7 +272,7 @@ impl Sweep<'_> {
                 for some in unmarked.chunks(DROP_COUNT) {
                     let lock = self.server.lock_hub_repo(&repo.storage_name).await;
                     if !self.refresh_marks().await? {
-                        return Ok(Progress::Stopped);
+                        return Ok(false);
                     }
                     let dropped: Vec<ObjectId> =
                         some.iter().copied().filter(|id| !self.marks.has(object, id)).collect();
@@ -295,12 +283,12 @@ impl Sweep<'_> {
                     index.drop_hub_objects(repo.id, object, dropped).await?;
                     drop(lock);
                     if !self.pace.next().await {
-                        return Ok(Progress::Stopped);
+                        return Ok(false);
                     }
                 }
             }
         }
-        Ok(Progress::Done)
+        Ok(true)
     }
 
     /// Lists the contents of these files, which no commit has, unless they are listed already. A
@@ -317,12 +305,12 @@ impl Sweep<'_> {
     }
 
     /// Removes the claims to those of these files that no commit has.
-    async fn drop_claims(&mut self, old: Vec<FileHash>) -> Result<Progress, HubError> {
+    async fn drop_claims(&mut self, old: Vec<FileHash>) -> Result<bool, HubError> {
         let repo = self.repo;
         for some in old.chunks(DROP_COUNT) {
             let lock = self.server.lock_hub_repo(&repo.storage_name).await;
             if !self.refresh_marks().await? {
-                return Ok(Progress::Stopped);
+                return Ok(false);
             }
             for file in some {
                 if !self.marks.has_file(file) {
@@ -331,10 +319,10 @@ impl Sweep<'_> {
             }
             drop(lock);
             if !self.pace.next().await {
-                return Ok(Progress::Stopped);
+                return Ok(false);
             }
         }
-        Ok(Progress::Done)
+        Ok(true)
     }
 
     /// Removes the claim to a file, unless it was registered again since it was listed. A file that

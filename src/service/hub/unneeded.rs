@@ -47,14 +47,16 @@ impl Server {
     }
 
     /// Takes a file that a client need not send again from the list of unneeded files. Afterwards a
-    /// claim to it that exists stays for a week.
-    pub(super) async fn retain_file(&self, open: &OpenRepo, file: FileHash) -> Result<(), StoreError> {
+    /// claim to it that exists stays for a week. Returns whether a sweep may have removed the claim
+    /// before.
+    pub(super) async fn retain_file(&self, open: &OpenRepo, file: FileHash) -> Result<bool, StoreError> {
         let name = &open.repo.storage_name;
-        if self.unneeded.repos().contains_key(name) {
-            let _lock = self.store.file_locks.lock_within(PATIENCE, [file]).await?;
-            self.retain_unneeded(name, std::iter::once(file)).await?;
+        if !self.unneeded.repos().contains_key(name) {
+            return Ok(false);
         }
-        Ok(())
+        let _lock = self.store.file_locks.lock_within(PATIENCE, [file]).await?;
+        self.retain_unneeded(name, std::iter::once(file)).await?;
+        Ok(true)
     }
 
     /// Loads which repositories have unneeded files. To be called before a server takes requests.

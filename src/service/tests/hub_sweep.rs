@@ -48,6 +48,21 @@ async fn claimed(setup: &Setup, repo: &str) -> BTreeSet<String> {
     files.into_iter().map(|file| file.hash.to_string()).collect()
 }
 
+/// A repository whose first commit with contents was squashed away: a sweep found that six days
+/// ago. Returns that commit, too.
+async fn squashed() -> (Setup, Arc<Server>, ObjectId) {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    commit(&server, "repo", vec![put_text("a.txt", "one")]).await.unwrap();
+    let old = head(&server, "repo").await;
+    commit(&server, "repo", vec![put_text("a.txt", "two")]).await.unwrap();
+    squash(&server, "repo").await;
+    sweep(&server).await;
+    pass(&setup, &server, 6).await;
+    (setup, server, old)
+}
+
 /// Number of commits, directories and files that have a row.
 async fn object_counts(setup: &Setup, server: &Arc<Server>, repo: &str) -> [usize; 3] {
     let id = open(server, repo).await.unwrap().repo.id;
@@ -133,15 +148,7 @@ async fn squashed_history_is_deleted_after_a_week() {
 
 #[tokio::test]
 async fn branch_at_an_old_commit_keeps_its_history() {
-    let setup = Setup::new().await;
-    let server = setup.process();
-    create(&server, "repo").await.unwrap();
-    commit(&server, "repo", vec![put_text("a.txt", "one")]).await.unwrap();
-    let old = head(&server, "repo").await;
-    commit(&server, "repo", vec![put_text("a.txt", "two")]).await.unwrap();
-    squash(&server, "repo").await;
-    sweep(&server).await;
-    pass(&setup, &server, 6).await;
+    let (setup, server, old) = squashed().await;
     let opened = open(&server, "repo").await.unwrap();
     server.create_hub_ref(&opened, "refs/heads/back".to_owned(), old).await.unwrap();
     let expected = seen(&server).await;
@@ -162,14 +169,7 @@ async fn branch_at_an_old_commit_keeps_its_history() {
 /// A branch lives between two sweeps, at a commit that was unneeded for long.
 #[tokio::test]
 async fn young_commit_keeps_its_old_parent() {
-    let setup = Setup::new().await;
-    let server = setup.process();
-    create(&server, "repo").await.unwrap();
-    commit(&server, "repo", vec![put_text("a.txt", "one")]).await.unwrap();
-    let old = head(&server, "repo").await;
-    squash(&server, "repo").await;
-    sweep(&server).await;
-    pass(&setup, &server, 6).await;
+    let (setup, server, old) = squashed().await;
     setup.clock.advance(DAY);
     let opened = open(&server, "repo").await.unwrap();
     server.create_hub_ref(&opened, "refs/heads/short".to_owned(), old).await.unwrap();
@@ -380,14 +380,7 @@ async fn sweep_that_was_stopped_is_completed_by_the_next() {
 /// A commit was listed long before a branch was created there, and no sweep sees the branch.
 #[tokio::test]
 async fn deleted_branch_has_a_week_from_its_deletion() {
-    let setup = Setup::new().await;
-    let server = setup.process();
-    create(&server, "repo").await.unwrap();
-    commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
-    let old = head(&server, "repo").await;
-    squash(&server, "repo").await;
-    sweep(&server).await;
-    pass(&setup, &server, 6).await;
+    let (setup, server, old) = squashed().await;
     let opened = open(&server, "repo").await.unwrap();
     server.create_hub_ref(&opened, "refs/heads/short".to_owned(), old).await.unwrap();
     server.delete_hub_ref(&opened, "refs/heads/short".to_owned()).await.unwrap();
@@ -395,6 +388,40 @@ async fn deleted_branch_has_a_week_from_its_deletion() {
     assert!(server.find_revision(&opened, &old.to_string()).await.is_ok());
     pass(&setup, &server, 1).await;
     assert!(server.find_revision(&opened, &old.to_string()).await.is_err());
+}
+
+/// The same while a sweep deletes the commits after it: a branch lives between two of its steps.
+#[tokio::test]
+async fn branch_that_is_deleted_during_a_sweep_has_a_week() {
+    let (setup, server, old) = squashed().await;
+    setup.clock.advance(DAY);
+    let (opened, before) = (open(&server, "repo").await.unwrap(), object_counts(&setup, &server, "repo").await);
+    let pace = Pace::default();
+    let mut sweeping = Box::pin(server.sweep_hub_repos(&pace));
+    let stepped = async {
+        while object_counts(&setup, &server, "repo").await[0] == before[0] {
+            tokio::task::yield_now().await;
+        }
+        // The sweep has ended its step when it has released the lock.
+        drop(server.lock_hub_repo(&name("repo").storage_name()).await);
+    };
+    tokio::select! {
+        biased;
+        _ = &mut sweeping => panic!("the sweep had one step only"),
+        () = stepped => {}
+    }
+    // Nobody polls the sweep meanwhile.
+    let listed = setup.index.list_unneeded_commits(opened.repo.id, None, 9).await.unwrap();
+    let [left] = listed[..] else { panic!("{listed:?}") };
+    let left = left.id;
+    server.create_hub_ref(&opened, "refs/heads/short".to_owned(), left).await.unwrap();
+    server.delete_hub_ref(&opened, "refs/heads/short".to_owned()).await.unwrap();
+    sweeping.await.unwrap();
+    assert!(server.find_revision(&opened, &old.to_string()).await.is_err());
+    pass(&setup, &server, 6).await;
+    assert!(server.find_revision(&opened, &left.to_string()).await.is_ok());
+    pass(&setup, &server, 1).await;
+    assert!(server.find_revision(&opened, &left.to_string()).await.is_err());
 }
 
 /// A backup has parts of a commit that a sweep was deleting; its restored copy is recorded, and
@@ -428,7 +455,7 @@ async fn state_with_a_part_of_an_unneeded_commit_is_replayed() {
 }
 
 /// An unneeded commit lacks its root directory. A commit adds this directory again after the sweep
-/// has marked what there is.
+/// has marked the others.
 #[tokio::test]
 async fn directory_that_comes_back_during_a_sweep_has_its_files() {
     let setup = Setup::new().await;

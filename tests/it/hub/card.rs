@@ -2,11 +2,12 @@
 
 use serde_json::json;
 
-use super::{commit, create, put, start};
+use super::{commit, create, put};
+use crate::support::TestServer;
 
 #[tokio::test]
 async fn description_has_the_metadata_of_the_readme_of_its_revision() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     let described =
@@ -30,7 +31,7 @@ async fn description_has_the_metadata_of_the_readme_of_its_revision() {
 
 #[tokio::test]
 async fn metadata_that_are_not_valid_are_told_before_the_upload() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     let validate = async |content: &str| {
         let body = json!({ "content": content, "repoType": "model" }).to_string();

@@ -4,8 +4,8 @@ use rand::Rng;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{commit, create, files, start};
-use crate::support::{Client, Raw, Response, Start, eventually, issue, rng, sha256_of, token_command};
+use super::{commit, create, files};
+use crate::support::{Client, Raw, Response, Start, TestServer, eventually, issue, rng, sha256_of, token_command};
 
 fn random(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -48,7 +48,7 @@ fn line(path: &str, contents: &[u8]) -> Value {
 
 #[tokio::test]
 async fn file_sent_as_a_whole_is_committed_and_read() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     // Longer than a batch of pieces, and one chunk.
@@ -71,7 +71,7 @@ async fn file_sent_as_a_whole_is_committed_and_read() {
 
 #[tokio::test]
 async fn upload_url_takes_only_the_file_that_it_is_for() {
-    let server = start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     let (contents, other) = (random(100_000), random(100_000));

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{commit, create, files, head, put};
-use crate::support::{Client, Response};
+use crate::support::{Client, Response, TestServer};
 
 async fn send(client: &Client, method: Method, path: &str, body: &Value) -> Response {
     Response::of(client.request(method, path).body(body.to_string())).await
@@ -12,7 +12,7 @@ async fn send(client: &Client, method: Method, path: &str, body: &Value) -> Resp
 
 #[tokio::test]
 async fn squashed_branch_has_the_same_files_and_one_commit() {
-    let server = super::start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     for n in 0..4 {
@@ -37,7 +37,7 @@ async fn squashed_branch_has_the_same_files_and_one_commit() {
 
 #[tokio::test]
 async fn visibility_is_what_was_set_and_nothing_is_gated() {
-    let server = super::start();
+    let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
     let is_private = async || client.get("/api/models/me/model").await.json()["private"].clone();

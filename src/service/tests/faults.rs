@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
 
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::records::memory::MemoryRecordStore;
@@ -40,8 +41,32 @@ pub(super) enum Moment {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
     plan: Arc<Mutex<Option<Plan>>>,
+    /// The operation that is to wait.
+    held: Arc<Mutex<Option<Hold>>>,
     /// If set, each operation first waits at this gate.
     gate: Option<Gate>,
+}
+
+#[derive(Debug)]
+struct Hold {
+    name: &'static str,
+    reached: oneshot::Sender<()>,
+    release: oneshot::Receiver<()>,
+}
+
+/// An operation that waits until it is released.
+#[derive(Debug)]
+pub(super) struct Held {
+    reached: oneshot::Receiver<()>,
+    release: oneshot::Sender<()>,
+}
+
+impl Held {
+    /// Waits until the operation waits. It is released when the returned value is dropped.
+    pub(super) async fn reached(self) -> oneshot::Sender<()> {
+        self.reached.await.unwrap();
+        self.release
+    }
 }
 
 #[derive(Debug)]
@@ -71,6 +96,13 @@ impl Faults {
     /// Makes the next operation with this name fail.
     pub(super) fn arm_at(&self, name: &'static str, moment: Moment) {
         *self.plan.lock().unwrap() = Some(Plan { trigger: Trigger::Name(name), moment, failed: None });
+    }
+
+    /// Makes the next operation with this name wait before it begins.
+    pub(super) fn hold(&self, name: &'static str) -> Held {
+        let ((reach, reached), (release, released)) = (oneshot::channel(), oneshot::channel());
+        *self.held.lock().unwrap() = Some(Hold { name, reached: reach, release: released });
+        Held { reached, release }
     }
 
     /// Ends the injection of faults. Returns the name of the failed operation.
@@ -105,6 +137,12 @@ impl Faults {
     ) -> Result<T, E> {
         if let Some(gate) = &self.gate {
             gate.pass(name).await;
+        }
+        let held = self.held.lock().unwrap().take_if(|held| held.name == name);
+        if let Some(Hold { reached, release, .. }) = held {
+            reached.send(()).unwrap();
+            // An error: the test has dropped the other half.
+            _ = release.await;
         }
         match self.hit(name) {
             None => operation.await,

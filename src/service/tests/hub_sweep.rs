@@ -3,11 +3,12 @@
 mod random;
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{FutureExt, stream};
 use sha2::Digest;
 
 use super::hub::{claims, commit, create, name, open, put, seen};
@@ -331,19 +332,17 @@ async fn file_that_is_registered_during_a_sweep_stays() {
     sweep(&server).await;
     pass(&setup, &server, 6).await;
     setup.clock.advance(DAY);
+    // Its commits are gone, and no file yet.
+    let held = setup.faults.hold("drop_hub_objects");
     let registering = async {
-        while object_counts(&setup, &server, "repo").await[0] > 1 {
-            tokio::task::yield_now().await;
-        }
-        // The sweep waits for the lock before it deletes more.
-        let lock = server.lock_hub_repo(&name("repo").storage_name()).await;
+        let release = held.reached().await;
         let left = object_counts(&setup, &server, "repo").await;
         upload(&server, "repo", "again").await;
-        drop(lock);
+        drop(release);
         left
     };
     let ((), left) = tokio::join!(sweep(&server), registering);
-    assert_eq!(left[2], 5, "the sweep had deleted files before");
+    assert_eq!((left[0], left[2]), (1, 5));
     assert_eq!(object_counts(&setup, &server, "repo").await, [1, 3, 2]);
     pass(&setup, &server, 6).await;
     commit(&server, "repo", vec![put_large("a.bin", "again")]).await.unwrap();
@@ -364,15 +363,16 @@ async fn sweep_that_was_stopped_is_completed_by_the_next() {
     pass(&setup, &server, 6).await;
     setup.clock.advance(DAY);
     let pace = Pace::default();
+    let held = setup.faults.hold("drop_hub_objects");
     let stopping = async {
-        while object_counts(&setup, &server, "repo").await[0] > 1 {
-            tokio::task::yield_now().await;
-        }
+        let release = held.reached().await;
         pace.stop.cancel();
+        drop(release);
     };
     let (swept, ()) = tokio::join!(server.sweep_hub_repos(&pace), stopping);
     swept.unwrap();
-    assert_eq!(object_counts(&setup, &server, "repo").await[1], 7, "directories were deleted before the stop");
+    let left = object_counts(&setup, &server, "repo").await;
+    assert!(matches!(left, [1, 5..7, 4]), "{left:?}: one step deleted some of three directories");
     pass(&setup, &server, 1).await;
     assert_eq!(object_counts(&setup, &server, "repo").await, [1, 4, 4]);
 }
@@ -395,28 +395,21 @@ async fn deleted_branch_has_a_week_from_its_deletion() {
 async fn branch_that_is_deleted_during_a_sweep_has_a_week() {
     let (setup, server, old) = squashed().await;
     setup.clock.advance(DAY);
-    let (opened, before) = (open(&server, "repo").await.unwrap(), object_counts(&setup, &server, "repo").await);
-    let pace = Pace::default();
-    let mut sweeping = Box::pin(server.sweep_hub_repos(&pace));
-    let stepped = async {
-        while object_counts(&setup, &server, "repo").await[0] == before[0] {
-            tokio::task::yield_now().await;
-        }
-        // The sweep has ended its step when it has released the lock.
-        drop(server.lock_hub_repo(&name("repo").storage_name()).await);
+    let opened = open(&server, "repo").await.unwrap();
+    // Three commits are unneeded, and a step deletes two: not the oldest.
+    let left = server.find_revision(&opened, &old.to_string()).await.unwrap().parent.unwrap();
+    let held = setup.faults.hold("drop_hub_commits");
+    let short = async {
+        let release = held.reached().await;
+        let mut creating = pin!(server.create_hub_ref(&opened, "refs/heads/short".to_owned(), left));
+        let mut deleting = pin!(server.delete_hub_ref(&opened, "refs/heads/short".to_owned()));
+        // Both wait for the lock of the repository, before the next step of the sweep does.
+        assert!(creating.as_mut().now_or_never().is_none() && deleting.as_mut().now_or_never().is_none());
+        drop(release);
+        creating.await.unwrap();
+        deleting.await.unwrap();
     };
-    tokio::select! {
-        biased;
-        _ = &mut sweeping => panic!("the sweep had one step only"),
-        () = stepped => {}
-    }
-    // Nobody polls the sweep meanwhile.
-    let listed = setup.index.list_unneeded_commits(opened.repo.id, None, 9).await.unwrap();
-    let [left] = listed[..] else { panic!("{listed:?}") };
-    let left = left.id;
-    server.create_hub_ref(&opened, "refs/heads/short".to_owned(), left).await.unwrap();
-    server.delete_hub_ref(&opened, "refs/heads/short".to_owned()).await.unwrap();
-    sweeping.await.unwrap();
+    let ((), ()) = tokio::join!(sweep(&server), short);
     assert!(server.find_revision(&opened, &old.to_string()).await.is_err());
     pass(&setup, &server, 6).await;
     assert!(server.find_revision(&opened, &left.to_string()).await.is_ok());
@@ -475,16 +468,17 @@ async fn directory_that_comes_back_during_a_sweep_has_its_files() {
     setup.index.tamper(&format!("DELETE FROM hub_trees WHERE oid IN ({root})")).await;
     setup.clock.advance(DAY);
     let before = object_counts(&setup, &server, "repo").await;
+    // No step is under way: the sweep has deleted directories, and no file yet.
+    let held = setup.faults.hold("list_hub_blobs");
     let committing = async {
-        while object_counts(&setup, &server, "repo").await[1] == before[1] {
-            tokio::task::yield_now().await;
-        }
-        let blobs = object_counts(&setup, &server, "repo").await[2];
+        let release = held.reached().await;
+        let left = object_counts(&setup, &server, "repo").await;
         commit(&server, "repo", vec![put("d/e.txt")]).await.unwrap();
-        blobs
+        drop(release);
+        left
     };
-    let ((), blobs) = tokio::join!(sweep(&server), committing);
-    assert_eq!(blobs, before[2], "the sweep had deleted files before");
+    let ((), left) = tokio::join!(sweep(&server), committing);
+    assert!(left[1] < before[1] && left[2] == before[2], "{left:?}");
     seen(&server).await;
 }
 

@@ -277,7 +277,11 @@ impl HubSweepIndex for FaultyIndex {
         after: Option<ObjectId>,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<ObjectId>, IndexError>> {
-        self.inner.list_hub_ids(repo, object, after, limit)
+        let name = match object {
+            HubObject::Tree => "list_hub_trees",
+            HubObject::Blob => "list_hub_blobs",
+        };
+        self.faults.around(name, self.inner.list_hub_ids(repo, object, after, limit), index_error).boxed()
     }
 
     fn drop_hub_objects(

@@ -1,5 +1,5 @@
-//! The file with the signing keys, in the data directory. The first start of a server creates it.
-//! Only its owner can read it.
+//! The file with the signing keys, the revocations and the accounts, in the data directory. The
+//! first start of a server creates it. Only its owner can read it.
 //!
 //! Each write replaces the whole file, so that a reader sees either the keys before a rotation or
 //! those after it. Concurrent writers wait for each other. A crash during a write leaves a
@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use clap::Args;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::store::is_store;
 use crate::http::{KeySource, Keys};
 use crate::runtime::durable::{TempFile, create_directory, open_lock, read_private, remove_leftovers};
 use crate::runtime::telemetry::chain;
@@ -31,6 +33,26 @@ const LOCK_NAME: &str = "keys.lock";
 /// Interval of the checks of the key file, so that a revocation takes effect within a second. A
 /// token with an unknown key makes the server check at once.
 const WATCH_PERIOD: Duration = Duration::from_millis(500);
+
+/// The flag for the data directory, which contains the keys.
+#[derive(Debug, Args)]
+pub(super) struct KeyArgs {
+    /// Data directory of the server
+    #[arg(long, env = "ZORB_DATA_DIR", value_name = "DIR", default_value = "./zorb-data")]
+    pub(super) data_dir: PathBuf,
+}
+
+impl KeyArgs {
+    /// Fails in a directory without a store: keys that were created there would be those of no
+    /// server.
+    pub(super) fn require_store(&self) -> anyhow::Result<()> {
+        let dir = self.data_dir.display();
+        if !is_store(&self.data_dir).with_context(|| format!("cannot read the data directory {dir}"))? {
+            bail!("no store in {dir}; name its directory with --data-dir, or start zorb serve first");
+        }
+        Ok(())
+    }
+}
 
 /// Reads the keys of a data directory, for a server that reloads them when they change. Creates
 /// them if they are missing.

@@ -1,5 +1,6 @@
 //! The command line: parses the arguments and calls the module of the command.
 
+mod accounts;
 mod assemble;
 mod backup;
 mod bar;
@@ -69,6 +70,10 @@ enum Command {
     Xorb(xorb::XorbCommand),
     #[command(subcommand)]
     Token(token::TokenCommand),
+    #[command(subcommand)]
+    User(accounts::UserCommand),
+    #[command(subcommand)]
+    Org(accounts::OrgCommand),
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
     Fsck(fsck::FsckArgs),
@@ -112,6 +117,8 @@ impl Cli {
             Command::Usage(args) => usage::run(args),
             Command::Xorb(command) => xorb::run(command),
             Command::Token(command) => token::run(command),
+            Command::User(command) => accounts::run_user(command),
+            Command::Org(command) => accounts::run_org(command),
             Command::Backup(args) => backup::run(args),
             Command::Restore(args) => restore::run(args),
             Command::Fsck(args) => fsck::run(args),

@@ -1,22 +1,22 @@
 //! `zorb token`: issues, inspects and revokes tokens for a server, and rotates the keys that sign
 //! them. The keys are in the data directory of the server, which need not run.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
+use super::keys::KeyArgs;
 use super::output::{Output, OutputArgs, write_stdout};
-use super::store::is_store;
 use super::{Usage, keys};
 use crate::http::audit::AuditLine;
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::journal::append_one;
 use crate::service::access::{
-    Claims, KeyId, KeyRing, RefreshToken, RepoScope, Scope, SecretText, Subject, Token, TokenId, check_refresh_token,
-    check_token, inspect_refresh_token, inspect_token,
+    Claims, KeyId, KeyRing, Reason, RefreshToken, RepoScope, Scope, SecretText, Subject, Token, TokenId,
+    check_refresh_token, check_token, inspect_refresh_token, inspect_token,
 };
 
 /// Maximum lifetime of a token: ten years of 366 days.
@@ -42,17 +42,9 @@ pub(super) enum TokenCommand {
     RotateKey(RotateArgs),
 }
 
-/// The flag for the data directory, which contains the keys.
-#[derive(Debug, Args)]
-struct KeyArgs {
-    /// Data directory of the server
-    #[arg(long, env = "ZORB_DATA_DIR", value_name = "DIR", default_value = "./zorb-data")]
-    data_dir: PathBuf,
-}
-
 /// The flag for the audit log of this command.
 #[derive(Debug, Args)]
-struct AuditArgs {
+pub(super) struct AuditArgs {
     /// Audit log for this command; if it cannot be written, nothing is done
     #[arg(long, env = "ZORB_AUDIT_LOG", value_name = "FILE")]
     audit_log: Option<String>,
@@ -61,7 +53,7 @@ struct AuditArgs {
 impl AuditArgs {
     /// Appends a line to the audit log, if there is one. Called before the command takes effect, so
     /// that nothing is done without a line.
-    fn append(&self, line: AuditLine<'_>) -> anyhow::Result<()> {
+    pub(super) fn append(&self, line: AuditLine<'_>) -> anyhow::Result<()> {
         // The variable may be set to `stdout` for the server. The stdout of this command is only
         // for its result.
         let path = self.audit_log.as_ref().filter(|path| !path.is_empty() && *path != "stdout");
@@ -159,11 +151,11 @@ pub(super) fn run(command: TokenCommand) -> anyhow::Result<()> {
 }
 
 fn issue(args: IssueArgs) -> anyhow::Result<()> {
-    let dir = &args.keys.data_dir;
-    // In a directory without a store, `keys::ring` would create new keys, and no server would
-    // accept the token.
-    if !is_store(dir).with_context(|| format!("cannot read the data directory {}", dir.display()))? {
-        bail!("no store in {}; name its directory with --data-dir, or start zorb serve first", dir.display());
+    args.keys.require_store()?;
+    match &args.repo {
+        RepoScope::Account(account) => bail!("issue the token of a user with zorb user token {}", account.name()),
+        RepoScope::Public(_) => bail!("the name of a repository does not begin with @"),
+        RepoScope::All | RepoScope::One(_) | RepoScope::Namespace(_) => {}
     }
     let scope = match args.scope {
         ScopeArg::Read => Scope::Read,
@@ -268,11 +260,13 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     let Some((key_id, token)) = AnyToken::of(&ring, &text) else {
         bail!("not a token of the server in {dir}, or its key was removed")
     };
-    let is_valid = match token {
-        AnyToken::Access(_) => check_token(&ring, &text, now).is_ok(),
-        AnyToken::Refresh(_) => check_refresh_token(&ring, &text, now).is_ok(),
+    let refused = match token {
+        AnyToken::Access(_) => check_token(&ring, &text, now).err(),
+        AnyToken::Refresh(_) => check_refresh_token(&ring, &text, now).err(),
     };
+    let is_valid = refused.is_none();
     let is_revoked = ring.is_revoked(token.id()) || token.parent().is_some_and(|parent| ring.is_revoked(parent));
+    let is_of_refused_user = refused.is_some_and(|refused| refused.reason() == Reason::Account);
     let output = Output::new(args.output);
     let claims = token.claims();
     let subject = claims.subject.as_ref().map(ToString::to_string);
@@ -295,6 +289,7 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     let left = claims.expires_unix_secs.saturating_sub(now);
     let validity = match left {
         _ if is_revoked => "revoked".to_owned(),
+        _ if is_of_refused_user => "refused with its user".to_owned(),
         0 => "expired".to_owned(),
         left => format!("for {left} s"),
     };
@@ -308,10 +303,13 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     output.line(format_args!("subject  {}", subject.as_deref().unwrap_or("-")))?;
     output.line(format_args!("key      {key_id}"))?;
     output.line(format_args!("valid    {validity}"))?;
-    match (is_valid, is_revoked) {
-        (true, _) => Ok(()),
-        (false, true) => bail!("the token is revoked; issue a new one"),
-        (false, false) => bail!("the token has expired; issue a new one"),
+    match is_valid {
+        true => Ok(()),
+        false if is_revoked => bail!("the token is revoked; issue a new one"),
+        false if is_of_refused_user => {
+            bail!("its user is unknown or disabled, or the user's tokens were revoked; see zorb user list")
+        }
+        false => bail!("the token has expired; issue a new one"),
     }
 }
 
@@ -363,7 +361,7 @@ fn rotate(args: RotateArgs) -> anyhow::Result<()> {
 }
 
 /// Parses a lifetime such as `90s`, `15m`, `1h` or `30d`.
-fn parse_ttl(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_ttl(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a number and s, m, h or d, like 15m".to_owned();
     let unit = text.chars().last().ok_or_else(wrong)?;
     let unit_secs: u64 = match unit {

@@ -60,8 +60,8 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 }
 
 /// Authenticates: passes a request on if its token includes the scope `needed`. A token for a
-/// namespace is only for routes of the Hub, because a request to another route is about one
-/// repository that only its token names.
+/// namespace or of a user is only for routes of the Hub, because a request to another route is
+/// about one repository that only its token names.
 pub(super) async fn guard(
     (state, needed, is_of_hub): (AppState, Scope, bool),
     mut request: Request,
@@ -89,13 +89,19 @@ pub(super) async fn guard(
         let detail = format!("This request requires a token with the scope {needed}; the token has {}.", claims.scope);
         return Err(Problem::new(Code::Forbidden, detail));
     }
-    if matches!(claims.repo, RepoScope::Namespace(_)) && !is_of_hub {
-        let detail = format!(
-            "This token is for the namespace {}, which only hf and other clients of the Hub can use; issue a token for one \
-             repository.",
-            claims.repo
-        );
-        return Err(Problem::new(Code::Forbidden, detail));
+    if !is_of_hub {
+        let whose = match &claims.repo {
+            RepoScope::Namespace(_) => format!("for the namespace {}", claims.repo),
+            RepoScope::Account(account) => format!("of the user {}", account.name()),
+            RepoScope::All | RepoScope::One(_) | RepoScope::Public(_) => String::new(),
+        };
+        if !whose.is_empty() {
+            let detail = format!(
+                "This token is {whose}, and only hf and other clients of the Hub can use it; issue a token for one \
+                 repository."
+            );
+            return Err(Problem::new(Code::Forbidden, detail));
+        }
     }
     request.extensions_mut().insert(Caller(claims));
     Ok(next.run(request).await)

@@ -1,5 +1,6 @@
-//! The signing keys in use, and the list of revoked tokens. They change while the server runs:
-//! `zorb token rotate-key` and `zorb token revoke` write a new key file.
+//! The signing keys in use, the list of revoked tokens, and the accounts. They change while the
+//! server runs: `zorb token rotate-key`, `zorb token revoke`, `zorb user` and `zorb org` write a
+//! new key file.
 
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -19,7 +20,7 @@ pub trait KeySource: Debug + Send + Sync + 'static {
 pub struct Keys {
     ring: Arc<RwLock<Arc<KeyRing>>>,
     source: Arc<dyn KeySource>,
-    /// Runs one reload at a time, because each request with an unknown key causes one.
+    /// Runs one reload at a time, because each request with an unknown key or user causes one.
     reloads: Pool,
 }
 
@@ -45,18 +46,19 @@ impl Keys {
         let reload = move || {
             if let Some(changed) = source.changed() {
                 let keys: Vec<_> = changed.ids().map(|id| id.number()).collect();
-                tracing::info!(?keys, revoked_tokens = changed.revoked_count(), "reloaded the keys");
+                let (revoked_tokens, users) = (changed.revoked_count(), changed.accounts().users().count());
+                tracing::info!(?keys, revoked_tokens, users, "reloaded the keys");
                 *ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(changed);
             }
         };
         self.reloads.run(reload).await;
     }
 
-    /// Checks a signed text with the keys in use. If its key is unknown, reloads the keys and
-    /// checks again, because the key may be new and clients do not retry after a 401.
+    /// Checks a signed text with the keys in use. If its key or user is unknown, reloads the keys
+    /// and checks again, because the key or user may be new and clients do not retry after a 401.
     pub(super) async fn check<T>(&self, check: impl Fn(&KeyRing) -> Result<T, Refused> + Send) -> Result<T, Refused> {
         match check(&self.current()) {
-            Err(refused) if refused.reason() == Reason::UnknownKey => {
+            Err(refused) if matches!(refused.reason(), Reason::UnknownKey | Reason::Account) => {
                 self.refresh().await;
                 check(&self.current())
             }

@@ -41,7 +41,7 @@ pub enum RepoKind {
 pub struct NewHubRepo {
     /// Its kind.
     pub kind: RepoKind,
-    /// The user or organisation whose it is.
+    /// The user or organization whose it is.
     pub namespace: String,
     /// Its name in the namespace.
     pub name: String,
@@ -58,7 +58,7 @@ pub struct HubRepo {
     pub id: i64,
     /// Its kind.
     pub kind: RepoKind,
-    /// The user or organisation whose it is.
+    /// The user or organization whose it is.
     pub namespace: String,
     /// Its name in the namespace.
     pub name: String,

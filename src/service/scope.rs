@@ -18,9 +18,10 @@ pub(super) fn dedup_scope(repo: &RepoScope) -> Option<String> {
 pub(super) fn reader(claims: &Claims) -> Reader {
     match &claims.repo {
         RepoScope::All => Reader::All,
-        // A namespace is no repository, so its name has no files: its claims become those of one of
-        // its repositories before they read any.
-        RepoScope::One(_) | RepoScope::Namespace(_) => Reader::Repo(claims.repo.to_string()),
+        RepoScope::Public(public) => Reader::Repo(public.repo().to_string()),
+        // A namespace or a user is no repository, so its name has no files: its claims become those
+        // of one of its repositories before they read any.
+        RepoScope::One(_) | RepoScope::Namespace(_) | RepoScope::Account(_) => Reader::Repo(claims.repo.to_string()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The routes of the Hub: rights, commits against the real `git`, concurrent commits, crashes.
 
+mod accounts;
 mod card;
 mod deletion;
 mod lfs;

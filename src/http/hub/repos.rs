@@ -20,7 +20,7 @@ use crate::http::error::{Code, Problem};
 use crate::http::origin::BaseUrl;
 use crate::http::render;
 use crate::service::access::Scope::{Read, Write};
-use crate::service::access::{Claims, RepoScope, Scope};
+use crate::service::access::{AccountName, Claims, RepoScope, Role, Scope};
 use crate::service::{Depth, HubEntry, HubError, HubName, HubRepo, RepoKind, ResponseBudget};
 
 /// Maximum number of files in the description of a repository. Clients of version 0.30 download
@@ -39,11 +39,16 @@ const MAX_ROW_PAGE_COUNT: usize = 10;
 pub(super) async fn whoami(Caller(claims): Caller) -> Json<Value> {
     let role = if claims.allow(Write) { "write" } else { "read" };
     let name = name_of(&claims);
+    let organizations = match &claims.repo {
+        RepoScope::Account(account) => account.organizations(),
+        _ => &[],
+    };
+    let organization = |(name, role): &(AccountName, Role)| json!({ "type": "org", "name": name.as_str(), "fullname": name.as_str(), "roleInOrg": role.to_string() });
     Json(json!({
         "type": "user",
         "name": name,
         "fullname": name,
-        "orgs": [],
+        "orgs": organizations.iter().map(organization).collect::<Vec<_>>(),
         "auth": { "type": "access_token", "accessToken": { "displayName": name, "role": role } },
     }))
 }
@@ -54,7 +59,8 @@ fn name_of(claims: &Claims) -> String {
         RepoScope::One(repo) => repo.as_str().split('/').nth(1).map(str::to_owned),
         // What clients upload without a namespace goes there, whatever the name of the user.
         RepoScope::Namespace(namespace) => return namespace.name().to_owned(),
-        RepoScope::All => None,
+        RepoScope::Account(account) => return account.name().to_string(),
+        RepoScope::All | RepoScope::Public(_) => None,
     };
     let subject = claims.subject.as_ref().map(|subject| subject.as_str().to_owned());
     subject.or(namespace).unwrap_or_else(|| "anonymous".to_owned())

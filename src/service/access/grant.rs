@@ -9,10 +9,10 @@
 
 use sha2::{Digest, Sha256};
 
+use super::claims::Claims;
 use super::keys::KeyRing;
 use super::repos::Subject;
 use super::seal::{Purpose, open, seal};
-use super::token::Claims;
 use super::{Reason, Refused, SecretText, check_expiry};
 use crate::format::XorbHash;
 use crate::format::reader::Reader;

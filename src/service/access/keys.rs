@@ -1,5 +1,5 @@
-//! The key ring: the signing keys and the revoked tokens, and the text format of the key file that
-//! contains both.
+//! The key ring: the signing keys, the revoked tokens and the accounts, and the text format of the
+//! key file that contains them.
 //!
 //! This module reads and writes no file. `cli/keys.rs` replaces the key file durably, and running
 //! servers reload it.
@@ -9,6 +9,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use super::accounts::Accounts;
 use super::{SecretText, TokenId};
 
 /// Length of a key's secret in bytes.
@@ -26,8 +27,8 @@ const REVOCATION_MARGIN_SECS: u64 = 30 * 24 * 3600;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(u32);
 
-/// The accepted keys and the revoked tokens. The newest key signs. Keys and revocations are
-/// in one file, so that one is never copied, restored or lost without the other.
+/// The accepted keys, the revoked tokens and the accounts. The newest key signs. All are in one
+/// file, so that none is ever copied, restored or lost without the others.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyRing {
     /// The keys that are still accepted but do not sign any more, ascending by id.
@@ -36,6 +37,7 @@ pub struct KeyRing {
     current: Key,
     /// The ids of the revoked tokens, by their number.
     revoked: BTreeMap<u64, TokenId>,
+    accounts: Accounts,
 }
 
 /// A signing key.
@@ -48,8 +50,13 @@ pub(super) struct Key {
 /// Why a key file is invalid. The messages do not contain any text of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyRingError {
-    /// A line is neither an id and 64 hex digits nor a revocation.
-    #[error("line {line} of the key file is neither an id and {digits} hex digits nor a revocation", digits = 2 * SECRET_LEN)]
+    /// A line is neither an id and 64 hex digits nor a revocation, nor does it describe an account
+    /// that earlier lines permit.
+    #[error(
+        "line {line} of the key file is neither an id and {digits} hex digits, nor a revocation, user, organization or \
+         member",
+        digits = 2 * SECRET_LEN
+    )]
     Line {
         /// Which line, from 1.
         line: usize,
@@ -89,7 +96,12 @@ impl KeyRing {
     /// A ring of one key with the number 1. The secret must come from the system's random source.
     #[must_use]
     pub const fn new(secret: [u8; SECRET_LEN]) -> Self {
-        Self { older: Vec::new(), current: Key { id: KeyId(1), secret }, revoked: BTreeMap::new() }
+        Self {
+            older: Vec::new(),
+            current: Key { id: KeyId(1), secret },
+            revoked: BTreeMap::new(),
+            accounts: Accounts::new(),
+        }
     }
 
     /// The ring with a new key that signs from now on. Texts of the other keys are still accepted.
@@ -99,7 +111,7 @@ impl KeyRing {
         let id = KeyId(self.current.id.0.checked_add(1)?);
         let mut older = self.older.clone();
         older.push(self.current.clone());
-        Some(Self { older, current: Key { id, secret }, revoked: self.revoked.clone() })
+        Some(Self { older, current: Key { id, secret }, ..self.clone() })
     }
 
     /// The ring with this id revoked. With this ring, checks refuse the token or refresh token with
@@ -118,6 +130,18 @@ impl KeyRing {
         let mut ring = self.clone();
         ring.revoked.retain(|_, id| is_needed(id));
         ring
+    }
+
+    /// The ring with these accounts instead.
+    #[must_use]
+    pub fn with_accounts(&self, accounts: Accounts) -> Self {
+        Self { accounts, ..self.clone() }
+    }
+
+    /// The users and organizations.
+    #[must_use]
+    pub const fn accounts(&self) -> &Accounts {
+        &self.accounts
     }
 
     /// Whether this id itself was revoked. A token is also revoked if its `parent` is, so callers
@@ -139,7 +163,7 @@ impl KeyRing {
     pub fn retaining(&self, older_count: usize) -> Self {
         let dropped = self.older.len().saturating_sub(older_count);
         let older = self.older.iter().skip(dropped).cloned().collect();
-        Self { older, current: self.current.clone(), revoked: self.revoked.clone() }
+        Self { older, ..self.clone() }
     }
 
     /// The id of the key that signs.
@@ -154,14 +178,16 @@ impl KeyRing {
     }
 
     /// Parses the text of a key file. The line of a key is its id and 64 hex digits, and the ids
-    /// ascend. The line of a revocation is `revoked` and the id of a token. Empty lines and lines
-    /// that begin with `#` are skipped.
+    /// ascend. The line of a revocation is `revoked` and the id of a token. Those of accounts are
+    /// `user NAME TOKENS_SINCE enabled`, `organization NAME` and `member ORGANIZATION USER ROLE`.
+    /// Empty lines and lines that begin with `#` are skipped.
     ///
     /// # Errors
     ///
     /// The text is malformed: one malformed line makes the whole file invalid.
     pub fn parse(text: &str) -> Result<Self, KeyRingError> {
         let (mut keys, mut revoked): (Vec<Key>, _) = (Vec::new(), BTreeMap::new());
+        let mut accounts = Accounts::default();
         for (content, line) in text.lines().map(str::trim).zip(1..) {
             if content.is_empty() || content.starts_with('#') {
                 continue;
@@ -171,6 +197,9 @@ impl KeyRing {
                 revoked.insert(id.number(), id);
                 continue;
             }
+            if accounts.take_line(content).ok_or(KeyRingError::Line { line })? {
+                continue;
+            }
             let key = parse_line(content).ok_or(KeyRingError::Line { line })?;
             if keys.last().is_some_and(|last| last.id >= key.id) {
                 return Err(KeyRingError::Order { line });
@@ -178,7 +207,7 @@ impl KeyRing {
             keys.push(key);
         }
         let current = keys.pop().ok_or(KeyRingError::Empty)?;
-        Ok(Self { older: keys, current, revoked })
+        Ok(Self { older: keys, current, revoked, accounts })
     }
 
     /// The text of the key file: the inverse of [`KeyRing::parse`], without comments.
@@ -189,7 +218,7 @@ impl KeyRing {
             format!("{} {digits}\n", key.id)
         };
         let revoked = self.revoked.values().map(|id| format!("{REVOKED}{id}\n"));
-        SecretText(self.keys().map(line).chain(revoked).collect())
+        SecretText(self.keys().map(line).chain(revoked).chain(self.accounts.lines()).collect())
     }
 
     /// The key that signs.

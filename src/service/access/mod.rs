@@ -19,6 +19,9 @@
 //! the client; its [`Reason`] is for logs and metrics. Signatures are compared in constant time.
 //! `Debug` of a type with a secret does not show the secret.
 
+mod account;
+mod accounts;
+mod claims;
 mod data_url;
 mod grant;
 mod id;
@@ -34,13 +37,16 @@ use std::fmt;
 
 use thiserror::Error;
 
+pub use account::{Account, AccountName, AccountNameError, Role, RoleError};
+pub use accounts::{AccountError, Accounts, User};
+pub use claims::{Claims, Scope};
 pub use data_url::{DataUrl, MAX_URL_RANGE_COUNT, Permitted, check_data_url};
 pub use grant::{Grant, GrantRequest, IssuedGrant, check_grant, check_granted_upload};
 pub use id::{TokenId, TokenIdError};
 pub use keys::{KeyId, KeyRing, KeyRingError, SECRET_LEN};
 pub use refresh::{RefreshToken, check_refresh_token, inspect_refresh_token};
-pub use repos::{NameError, Namespace, Repo, RepoScope, Subject};
-pub use token::{Claims, Scope, Token, check_file_upload, check_token, inspect_token};
+pub use repos::{NameError, Namespace, PublicRepo, Repo, RepoScope, Subject};
+pub use token::{Token, check_file_upload, check_token, inspect_token};
 
 /// How long a text is accepted after its expiry, in seconds.
 ///
@@ -72,6 +78,9 @@ pub enum Reason {
     Revoked,
     /// The request asks for byte ranges that the URL does not permit.
     Ranges,
+    /// The user of the token does not exist or was disabled, or the token is older than the last
+    /// revocation of all tokens of the user.
+    Account,
     /// The grant was made for another repository or subject than those of the token.
     Owner,
 }
@@ -95,6 +104,7 @@ impl Reason {
             Self::Expired => "expired",
             Self::Revoked => "revoked",
             Self::Ranges => "ranges",
+            Self::Account => "account",
             Self::Owner => "owner",
         }
     }

@@ -5,9 +5,9 @@
 //! next access token. A refresh token is valid for longer than an access token, so it must permit
 //! less. It is refused wherever an access token is required, and is accepted by one route only.
 
+use super::claims::parse_claims;
 use super::keys::{KeyId, KeyRing};
 use super::seal::{Purpose, open, seal};
-use super::token::parse_claims;
 use super::{Claims, Reason, Refused, SecretText, Token, TokenId, check_expiry, check_revocation};
 use crate::format::reader::Reader;
 
@@ -62,11 +62,12 @@ impl RefreshToken {
 /// # Errors
 ///
 /// The text was not signed with a key of the ring, it is not a refresh token, it expired more than
-/// [`GRACE_SECS`](super::GRACE_SECS) ago, or it was revoked.
+/// [`GRACE_SECS`](super::GRACE_SECS) ago, it was revoked, or its user was disabled.
 pub fn check_refresh_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<RefreshToken, Refused> {
     let (_, token) = inspect_refresh_token(ring, token)?;
     check_expiry(token.claims.expires_unix_secs, now_unix_secs)?;
     check_revocation(ring, token.id)?;
+    ring.accounts().admit(token.claims.clone())?;
     Ok(token)
 }
 

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use super::account::{Account, MARK};
+
 /// Why a text is not a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NameError {
@@ -85,6 +87,38 @@ pub enum RepoScope {
     One(Repo),
     /// The Hub repositories of a namespace, including future ones.
     Namespace(Namespace),
+    /// Those of the namespaces in which a user has a role, including future ones.
+    Account(Account),
+    /// This public repository, for a user without a role in its namespace.
+    Public(PublicRepo),
+}
+
+/// A public repository. Written `@models/acme/bert`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PublicRepo {
+    /// The name with its mark.
+    text: String,
+    repo: Repo,
+}
+
+impl PublicRepo {
+    /// The repository of this name as everybody sees it.
+    #[must_use]
+    pub fn new(repo: Repo) -> Self {
+        Self { text: format!("{MARK}{repo}"), repo }
+    }
+
+    /// The repository of this text; `None` if it has another form.
+    fn parse(text: &str) -> Option<Self> {
+        let name = text.strip_prefix(MARK).filter(|name| name.contains('/'))?;
+        name.parse().ok().map(Self::new)
+    }
+
+    /// The repository.
+    #[must_use]
+    pub const fn repo(&self) -> &Repo {
+        &self.repo
+    }
 }
 
 /// A namespace of the Hub, of one kind of repository or of all. Written `models/acme/*` or
@@ -136,11 +170,16 @@ impl RepoScope {
             Self::All => true,
             Self::One(one) => one == repo,
             Self::Namespace(namespace) => namespace.covers(repo),
+            Self::Account(account) => account.role_for(repo.as_str()).is_some(),
+            Self::Public(public) => public.repo == *repo,
         }
     }
 
     /// The owner: the part of the repository's name before the last slash, or the whole name if it
-    /// has no slash. The owner of a namespace is its text.
+    /// has no slash. The owner of a namespace or a user is its text.
+    ///
+    /// So is that of a public repository: deduplication tells its readers nothing of the other
+    /// repositories of its namespace.
     ///
     /// The owner of [`All`](Self::All) is `*`. No repository has this owner, so that uploads with a
     /// token for all repositories are not those of a repository: the owner of `*/name` is `*/name`.
@@ -150,6 +189,8 @@ impl RepoScope {
             Self::All => return "*",
             Self::One(repo) => repo,
             Self::Namespace(Namespace(text)) => return text.as_str(),
+            Self::Account(account) => return account.as_str(),
+            Self::Public(public) => return &public.text,
         };
         let owner = repo.as_str().rsplit_once('/').map(|(owner, _)| owner).filter(|owner| *owner != "*");
         owner.unwrap_or(repo.as_str())
@@ -161,6 +202,8 @@ impl RepoScope {
         match self {
             Self::All => "",
             Self::One(repo) | Self::Namespace(Namespace(repo)) => repo.as_str(),
+            Self::Account(account) => account.as_str(),
+            Self::Public(public) => &public.text,
         }
     }
 }
@@ -170,6 +213,8 @@ impl fmt::Display for RepoScope {
         match self {
             Self::All => f.write_str("*"),
             Self::One(repo) | Self::Namespace(Namespace(repo)) => repo.fmt(f),
+            Self::Account(account) => f.write_str(account.as_str()),
+            Self::Public(public) => f.write_str(&public.text),
         }
     }
 }
@@ -178,9 +223,12 @@ impl FromStr for RepoScope {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        match Namespace::parse(text) {
+        let namespace = || Namespace::parse(text).map(Self::Namespace);
+        let account = || Account::parse(text).map(Self::Account);
+        let public = || PublicRepo::parse(text).map(Self::Public);
+        match namespace().or_else(account).or_else(public) {
             _ if text == "*" => Ok(Self::All),
-            Some(namespace) => Ok(Self::Namespace(namespace)),
+            Some(scope) => Ok(scope),
             None => text.parse().map(Self::One),
         }
     }

@@ -1,3 +1,4 @@
+mod accounts;
 mod file_upload;
 mod grant;
 mod revoke;

@@ -22,7 +22,7 @@ mod edit;
 mod history;
 mod ingest;
 mod list;
-mod name;
+pub(super) mod name;
 mod part;
 mod refs;
 mod squash;
@@ -45,7 +45,7 @@ pub use self::list::{Depth, HubEntry, HubPage};
 pub use self::name::{HubName, HubNameError};
 pub(super) use self::part::{HubPart, HubState};
 pub(super) use self::unneeded::Unneeded;
-use super::access::{Claims, RepoScope, Scope};
+use super::access::{Claims, PublicRepo, Repo, RepoScope, Scope};
 use super::error::{RegisterError, StoreError, UploadError};
 use super::file_bytes::RegisteredFile;
 use super::{Server, Store};
@@ -168,7 +168,7 @@ impl Server {
     pub async fn open_hub_repo(&self, claims: &Claims, name: &HubName, needed: Scope) -> Result<OpenRepo, HubError> {
         let find = self.store.index.find_hub_repo(name.kind(), name.namespace().to_owned(), name.name().to_owned());
         let repo = find.await?.ok_or(HubError::NoRepo)?;
-        let acting = acting_claims(claims, &repo.storage_name).ok_or(HubError::NoRepo)?;
+        let acting = acting_claims(claims, &repo.storage_name, !repo.is_private).ok_or(HubError::NoRepo)?;
         let caller = if claims.repo == RepoScope::All { claims.clone() } else { acting.clone() };
         let claims = acting;
         if !claims.allow(needed) {
@@ -300,15 +300,28 @@ fn missing(repo: &HubRepo, what: String) -> HubError {
     HubError::Inconsistent { repo: repo.storage_name.clone(), what }
 }
 
-/// The claims under which a caller acts on a repository: those for all repositories or for its
-/// namespace become claims for this one. `None` if they are for another one.
+/// The claims under which a caller acts on a repository: those for all repositories, for its
+/// namespace or of a user become claims for this one. `None` if the caller may not see it. All
+/// users read a public one.
 ///
 /// A server without authentication does not distinguish repositories, because its clients upload
 /// without tokens.
-pub(super) fn acting_claims(claims: &Claims, storage_name: &str) -> Option<Claims> {
+pub(super) fn acting_claims(claims: &Claims, storage_name: &str, is_public: bool) -> Option<Claims> {
     if *claims == Claims::UNRESTRICTED {
         return Some(claims.clone());
     }
-    let repo = storage_name.parse().ok().filter(|repo| claims.repo.covers(repo))?;
-    Some(Claims { repo: RepoScope::One(repo), ..claims.clone() })
+    let repo: Repo = storage_name.parse().ok()?;
+    let as_public = |repo| (Scope::Read, RepoScope::Public(PublicRepo::new(repo)));
+    let (most, repo) = match &claims.repo {
+        RepoScope::Account(account) => match account.role_for(storage_name) {
+            Some(role) => (role.into(), RepoScope::One(repo)),
+            None if is_public => as_public(repo),
+            None => return None,
+        },
+        RepoScope::Public(public) if is_public && *public.repo() == repo => as_public(repo),
+        RepoScope::Public(_) => return None,
+        scope if scope.covers(&repo) => (claims.scope, RepoScope::One(repo)),
+        RepoScope::All | RepoScope::One(_) | RepoScope::Namespace(_) => return None,
+    };
+    Some(Claims { scope: claims.scope.min(most), repo, ..claims.clone() })
 }

@@ -60,8 +60,7 @@ impl HubName {
     ///
     /// [`HubNameError`].
     pub fn new(kind: RepoKind, namespace: &str, name: &str) -> Result<Self, HubNameError> {
-        let is_reserved = RESERVED.contains(&namespace.to_ascii_lowercase().as_str());
-        if is_reserved || !is_valid(namespace) || !is_valid(name) {
+        if !is_namespace(namespace) || !is_valid(name) {
             return Err(HubNameError);
         }
         Ok(Self { kind, namespace: namespace.to_owned(), name: name.to_owned() })
@@ -73,7 +72,7 @@ impl HubName {
         self.kind
     }
 
-    /// The user or organisation.
+    /// The user or organization.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
@@ -90,6 +89,11 @@ impl HubName {
     pub fn storage_name(&self) -> String {
         format!("{}/{}/{}", self.kind.plural(), self.namespace, self.name)
     }
+}
+
+/// Whether a text can be the namespace of a repository.
+pub(in crate::service) fn is_namespace(text: &str) -> bool {
+    is_valid(text) && !RESERVED.contains(&text.to_ascii_lowercase().as_str())
 }
 
 fn is_valid(text: &str) -> bool {

@@ -70,7 +70,12 @@ impl Server {
         is_private: bool,
     ) -> Result<(), HubError> {
         let storage_name = name.storage_name();
-        let acting = acting_claims(claims, &storage_name).filter(|claims| claims.allow(Scope::Write));
+        let acting = acting_claims(claims, &storage_name, false).filter(|claims| claims.allow(Scope::Write));
+        let may_create = match &claims.repo {
+            RepoScope::Account(account) => account.creates_in(name.namespace()),
+            _ => true,
+        };
+        let acting = acting.filter(|_| may_create);
         let acting = acting.ok_or(HubError::ReadOnly)?;
         let exists = || HubError::Exists { what: format!("{}/{}", name.namespace(), name.name()) };
         // A refusal has no record: the next start would apply it after a kill. So whatever can
@@ -83,7 +88,7 @@ impl Server {
         }
         if let Some(found) = index.find_hub_repo(kind, namespace, repo_name).await? {
             // The name of a repository of others may differ by case only.
-            let is_own = acting_claims(claims, &found.storage_name).is_some();
+            let is_own = acting_claims(claims, &found.storage_name, false).is_some();
             return Err(if is_own { exists() } else { HubError::ReadOnly });
         }
         let blobs = self.ingest(&acting, vec![attributes().into_bytes()]).await?;
@@ -158,15 +163,13 @@ impl Server {
         let namespace = match &claims.repo {
             RepoScope::Namespace(namespace) if !namespace.has_kind(kind.plural()) => return Ok((Vec::new(), None)),
             RepoScope::Namespace(namespace) => Some(namespace.name().to_owned()),
-            RepoScope::All | RepoScope::One(_) => None,
+            _ => None,
         };
-        let is_filtered = namespace.is_some();
         let rows = self.store.index.list_hub_repos(kind, namespace, before.unwrap_or(i64::MAX), limit).await?;
         let next = rows.last().map(|last| last.id).filter(|_| rows.len() == limit as usize);
         // The index does not distinguish the case of the namespace.
-        let is_covered =
-            |row: &HubRepo| !is_filtered || row.storage_name.parse().is_ok_and(|repo| claims.repo.covers(&repo));
-        Ok((rows.into_iter().filter(is_covered).collect(), next))
+        let is_shown = |row: &HubRepo| acting_claims(claims, &row.storage_name, !row.is_private).is_some();
+        Ok((rows.into_iter().filter(is_shown).collect(), next))
     }
 
     /// The repository with this storage name, if it is of this kind. Others are not looked at: even

@@ -7,7 +7,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
@@ -16,7 +16,7 @@ use super::output::{Output, OutputArgs, write_stdout};
 use super::token::{AuditArgs, parse_ttl};
 use crate::http::audit::AuditLine;
 use crate::runtime::clock::{Clock, SystemClock};
-use crate::service::access::{AccountName, Accounts, KeyRing, Role, Scope, Token, User};
+use crate::service::access::{AccountError, AccountName, Accounts, KeyRing, Role, Scope, Token};
 
 /// Users of the Hub, and their tokens
 #[derive(Debug, Subcommand)]
@@ -141,76 +141,115 @@ impl FromStr for Membership {
 }
 
 pub(super) fn run_user(command: UserCommand) -> anyhow::Result<()> {
-    match command {
-        UserCommand::Add(UserArgs { name, change }) => {
-            let now = SystemClock.now().as_secs();
-            change.make("zorb user add", &name, |accounts| Ok(accounts.add_user(name.clone(), now)?))?;
-            change.report(format_args!("added the user {name}"))
-        }
-        UserCommand::List(args) => list_users(args),
-        UserCommand::Token(args) => issue(&args),
-        UserCommand::Revoke(UserArgs { name, change }) => {
-            let now = SystemClock.now().as_secs();
-            change.make("zorb user revoke", &name, |accounts| Ok(accounts.revoke_tokens(&name, now)?))?;
-            change.report(format_args!("revoked all tokens of {name}"))
-        }
-        UserCommand::Disable(UserArgs { name, change }) => {
-            change.make("zorb user disable", &name, |accounts| Ok(accounts.set_enabled(&name, false)?))?;
-            change.report(format_args!("disabled {name}"))
-        }
-        UserCommand::Enable(UserArgs { name, change }) => {
-            change.make("zorb user enable", &name, |accounts| Ok(accounts.set_enabled(&name, true)?))?;
-            change.report(format_args!("enabled {name}"))
-        }
-    }
+    let now = SystemClock.now().as_secs();
+    let (UserArgs { name, change }, verb) = match command {
+        UserCommand::List(args) => return list_users(args),
+        UserCommand::Token(args) => return issue(&args),
+        UserCommand::Add(args) => (args, Verb::Add),
+        UserCommand::Revoke(args) => (args, Verb::Revoke),
+        UserCommand::Disable(args) => (args, Verb::Disable),
+        UserCommand::Enable(args) => (args, Verb::Enable),
+    };
+    let (action, done) = match verb {
+        Verb::Add => ("zorb user add", "added the user"),
+        Verb::Revoke => ("zorb user revoke", "revoked all tokens of"),
+        Verb::Disable => ("zorb user disable", "disabled"),
+        Verb::Enable => ("zorb user enable", "enabled"),
+    };
+    let line = AuditLine { action, subject: Some(name.to_string()), ..AuditLine::default() };
+    change.make(vec![line], |accounts| match verb {
+        Verb::Add => accounts.add_user(name.clone()),
+        Verb::Revoke => accounts.revoke_tokens(&name, now),
+        Verb::Disable => accounts.set_enabled(&name, false),
+        Verb::Enable => accounts.set_enabled(&name, true),
+    })?;
+    change.report(&json!({ "user": name.as_str(), "done": action }), format_args!("{done} {name}"))
+}
+
+/// What is done to a user.
+#[derive(Clone, Copy)]
+enum Verb {
+    Add,
+    Revoke,
+    Disable,
+    Enable,
 }
 
 pub(super) fn run_org(command: OrgCommand) -> anyhow::Result<()> {
     match command {
         OrgCommand::Add(AddOrgArgs { name, members, change }) => {
-            change.make("zorb org add", &name, |accounts| {
+            let mut lines = vec![AuditLine { repo: Some(name.to_string()), ..AuditLine::default() }];
+            lines.extend(members.iter().map(|member| member.audited(&name)));
+            lines.iter_mut().for_each(|line| line.action = "zorb org add");
+            change.make(lines, |accounts| {
                 accounts.add_organization(name.clone())?;
                 set_members(accounts, &name, &members)
             })?;
-            change.report(format_args!("added the organization {name}"))
+            let record = json!({ "organization": name.as_str(), "done": "zorb org add" });
+            change.report(&record, format_args!("added the organization {name}"))
         }
         OrgCommand::List(args) => list_organizations(args),
         OrgCommand::Member(MemberArgs { name, members, change }) => {
-            change.make("zorb org member", &name, |accounts| set_members(accounts, &name, &members))?;
-            for Membership { user, role } in &members {
-                let role = role.map_or_else(|| "none".to_owned(), |role| role.to_string());
-                change.report(format_args!("{user} in {name}: {role}"))?;
+            let lines = members.iter().map(|member| member.audited(&name)).collect();
+            change.make(lines, |accounts| set_members(accounts, &name, &members))?;
+            for member in &members {
+                let (user, role) = (member.user.as_str(), member.role_name());
+                let record = json!({ "organization": name.as_str(), "user": user, "role": role });
+                change.report(&record, format_args!("{user} in {name}: {role}"))?;
             }
             Ok(())
         }
     }
 }
 
-fn set_members(accounts: &mut Accounts, organization: &AccountName, members: &[Membership]) -> anyhow::Result<()> {
-    members.iter().try_for_each(|member| Ok(accounts.set_member(organization, &member.user, member.role)?))
+fn set_members(
+    accounts: &mut Accounts,
+    organization: &AccountName,
+    members: &[Membership],
+) -> Result<(), AccountError> {
+    members.iter().try_for_each(|member| accounts.set_member(organization, &member.user, member.role))
+}
+
+impl Membership {
+    fn role_name(&self) -> String {
+        self.role.map_or_else(|| "none".to_owned(), |role| role.to_string())
+    }
+
+    /// A line of the audit log: the user is the holder of the role, which is the scope.
+    fn audited(&self, organization: &AccountName) -> AuditLine<'static> {
+        AuditLine {
+            action: "zorb org member",
+            subject: Some(self.user.to_string()),
+            repo: Some(organization.to_string()),
+            scope: Some(self.role_name()),
+            ..AuditLine::default()
+        }
+    }
 }
 
 impl ChangeArgs {
-    /// Changes the accounts, all or nothing. The audit log has the account as its subject.
+    /// Changes the accounts, all or nothing. The lines are in the audit log before the change takes
+    /// effect, and not at all if it is refused.
     fn make(
         &self,
-        action: &'static str,
-        account: &AccountName,
-        change: impl FnOnce(&mut Accounts) -> anyhow::Result<()>,
+        lines: Vec<AuditLine<'_>>,
+        change: impl FnOnce(&mut Accounts) -> Result<(), AccountError>,
     ) -> anyhow::Result<()> {
         self.keys.require_store()?;
-        self.audit.append(AuditLine { action, subject: Some(account.to_string()), ..AuditLine::default() })?;
         keys::change(&self.keys.data_dir, |ring| {
             let ring = ring.unwrap_or_else(|| KeyRing::new(rand::random()));
             let mut accounts = ring.accounts().clone();
             change(&mut accounts)?;
+            lines.into_iter().try_for_each(|line| self.audit.append(line))?;
             Ok(ring.with_accounts(accounts))
         })?;
         Ok(())
     }
 
-    fn report(&self, text: impl std::fmt::Display) -> anyhow::Result<()> {
-        Ok(Output::new(self.output).line(text)?)
+    fn report(&self, record: &serde_json::Value, text: impl std::fmt::Display) -> anyhow::Result<()> {
+        let output = Output::new(self.output);
+        output.record(record)?;
+        Ok(output.line(text)?)
     }
 }
 
@@ -257,8 +296,9 @@ fn shown(roles: &[String]) -> String {
 
 fn issue(args: &TokenArgs) -> anyhow::Result<()> {
     args.keys.require_store()?;
-    let ring = keys::ring(&args.keys.data_dir)?;
-    let user: &User = ring.accounts().user(&args.name)?;
+    let ring = keys::read(&args.keys.data_dir)?;
+    let ring = ring.with_context(|| format!("no user {}; add the user with zorb user add", args.name))?;
+    let user = ring.accounts().user(&args.name)?;
     if !user.is_enabled() {
         bail!("the user {name} is disabled; enable the user with zorb user enable {name}", name = args.name);
     }

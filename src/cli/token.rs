@@ -152,11 +152,6 @@ pub(super) fn run(command: TokenCommand) -> anyhow::Result<()> {
 
 fn issue(args: IssueArgs) -> anyhow::Result<()> {
     args.keys.require_store()?;
-    match &args.repo {
-        RepoScope::Account(account) => bail!("issue the token of a user with zorb user token {}", account.name()),
-        RepoScope::Public(_) => bail!("the name of a repository does not begin with @"),
-        RepoScope::All | RepoScope::One(_) | RepoScope::Namespace(_) => {}
-    }
     let scope = match args.scope {
         ScopeArg::Read => Scope::Read,
         ScopeArg::Write => Scope::Write,

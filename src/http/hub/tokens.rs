@@ -61,7 +61,7 @@ async fn token(
         Auth::Tokens => {
             // Not longer than the token of the caller.
             let exp = now.saturating_add(TOKEN_SECS).min(open.claims().expires_unix_secs);
-            let claims = Claims { scope, issued_unix_secs: now, expires_unix_secs: exp, ..open.claims().clone() };
+            let claims = Claims { scope, expires_unix_secs: exp, ..open.claims().clone() };
             let parent = revocation.map(|Extension(revocation)| revocation.root());
             let token = Token { parent, ..Token::new(claims, rand::random()) };
             tracing::info!(token = %token.id, repo = %token.claims.repo, %scope, "issued a token for Xet transfers");

@@ -8,9 +8,9 @@ use thiserror::Error;
 
 use crate::service::hub::name::is_namespace;
 
-/// Marks the repositories of a token as those of a user, or as a public one. No name of an account
-/// has this character.
-pub(super) const MARK: char = '@';
+/// First character of the repositories of a token if they are those of a user, or a public one. No
+/// name of a repository has it, so that no other token is taken for such a token.
+pub(super) const MARK: char = ' ';
 
 /// The name of a user or an organization. Both are namespaces of the Hub, so they share one space
 /// of names, in which no two names differ in case only.
@@ -39,11 +39,11 @@ pub enum Role {
 #[error("a role is read or write")]
 pub struct RoleError;
 
-/// The repositories of a user's token: those of the namespaces in which the user has a role.
-/// Written `@alice`.
+/// The repositories of a user's token: those of the namespaces in which the user has a role. Shown
+/// as `@alice`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Account {
-    /// The name with its mark.
+    /// The name with its mark, as a token has it.
     text: String,
     /// The user's own namespace, then the organizations by name. Empty in a token that was not
     /// checked, so that it permits nothing.
@@ -116,9 +116,8 @@ impl Account {
         self.namespaces = [(self.name.clone(), Role::Write)].into_iter().chain(others).collect();
     }
 
-    /// The name of the user with its mark.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
+    /// The name of the user with its mark, as a token has it.
+    pub(super) fn as_signed(&self) -> &str {
         &self.text
     }
 

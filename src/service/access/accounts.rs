@@ -5,7 +5,7 @@
 //! organization. A change takes effect within a second, when the file is reloaded. Neither the
 //! index nor a lookup in it is needed.
 //!
-//! A token of a user is a signed token for the repositories `@NAME`. What it permits is decided
+//! A token of a user is a signed token for the repositories of the user. What it permits is decided
 //! anew for each request: all in the user's own namespace, what the role permits in the namespace
 //! of an organization, and to read what is public. The scope of the token limits all of it.
 //!
@@ -52,10 +52,10 @@ pub enum AccountError {
     #[error("{0} is a user or organization already")]
     Exists(AccountName),
     /// There is no such user.
-    #[error("no user {0}; add the user with `zorb user add {0}`")]
+    #[error("no user {0}; `zorb user list` shows all, `zorb user add` adds one")]
     NoUser(AccountName),
     /// There is no such organization.
-    #[error("no organization {0}; add it with `zorb org add {0}`")]
+    #[error("no organization {0}; `zorb org list` shows all, `zorb org add` adds one")]
     NoOrganization(AccountName),
 }
 
@@ -72,17 +72,16 @@ impl User {
         self.is_enabled
     }
 
-    /// The claims of a new token of the user. It is issued at the earliest time at which it is
-    /// accepted.
+    /// The claims of a new token of the user. Issued now, or after a revocation at the earliest
+    /// time at which it is accepted.
     #[must_use]
     pub fn claims(&self, scope: Scope, now_unix_secs: u64, lifetime_secs: u64) -> Claims {
-        let issued_unix_secs = now_unix_secs.max(self.tokens_since_unix_secs);
         Claims {
             scope,
             repo: RepoScope::Account(self.account.clone()),
             subject: self.account.name().as_str().parse().ok(),
-            issued_unix_secs,
-            expires_unix_secs: issued_unix_secs.saturating_add(lifetime_secs),
+            issued_unix_secs: now_unix_secs.max(self.tokens_since_unix_secs),
+            expires_unix_secs: now_unix_secs.saturating_add(lifetime_secs),
         }
     }
 }
@@ -130,15 +129,15 @@ impl Accounts {
         if is_taken { Err(AccountError::Exists(name.clone())) } else { Ok(()) }
     }
 
-    /// Adds a user, whose tokens are those that are issued from now on.
+    /// Adds a user.
     ///
     /// # Errors
     ///
     /// [`AccountError::Exists`].
-    pub fn add_user(&mut self, name: AccountName, now_unix_secs: u64) -> Result<(), AccountError> {
+    pub fn add_user(&mut self, name: AccountName) -> Result<(), AccountError> {
         self.check_free(&name)?;
         let key = name.key();
-        let user = User { account: Account::new(name), is_enabled: true, tokens_since_unix_secs: now_unix_secs };
+        let user = User { account: Account::new(name), is_enabled: true, tokens_since_unix_secs: 0 };
         self.users.insert(key, user);
         Ok(())
     }
@@ -228,8 +227,9 @@ impl Accounts {
                     DISABLED => false,
                     _ => return None,
                 };
-                self.add_user(name.clone(), parse_secs(since)?).ok()?;
-                self.set_enabled(&name, is_enabled).ok()?;
+                self.add_user(name.clone()).ok()?;
+                let user = self.user_mut(&name).ok()?;
+                (user.tokens_since_unix_secs, user.is_enabled) = (parse_secs(since)?, is_enabled);
             }
             ORGANIZATION => self.add_organization(next()?.parse().ok()?).ok()?,
             MEMBER => {

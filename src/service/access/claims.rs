@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::account::Role;
-use super::repos::{MAX_NAME_LEN, Repo, RepoScope, Subject};
+use super::repos::{MAX_NAME_LEN, RepoScope, Subject};
 use crate::format::reader::Reader;
 
 /// The permissions of a token. Each scope includes the scopes before it.
@@ -27,7 +27,8 @@ pub struct Claims {
     pub repo: RepoScope,
     /// The name of the holder; `None` if the token was made without one.
     pub subject: Option<Subject>,
-    /// When the token was made, in seconds since 1970.
+    /// When the token was made, in seconds since 1970. If the server made it for another token,
+    /// when that one was made, so that a revocation of all tokens until a time includes it.
     pub issued_unix_secs: u64,
     /// When the token expires, in seconds since 1970.
     pub expires_unix_secs: u64,
@@ -111,11 +112,7 @@ pub(super) fn parse_claims(reader: &mut Reader<'_>) -> Option<Claims> {
     let scope = Scope::from_byte(reader.u8().ok()?)?;
     let issued_unix_secs = reader.u64().ok()?;
     let expires_unix_secs = reader.u64().ok()?;
-    let repo = match take_text(reader)? {
-        "" => RepoScope::All,
-        // A text that is not empty, and cannot be `*`.
-        name => name.parse::<Repo>().ok()?.as_str().parse().ok()?,
-    };
+    let repo = RepoScope::parse_signed(take_text(reader)?)?;
     let subject = match take_text(reader)? {
         "" => None,
         name => Some(name.parse().ok()?),

@@ -52,7 +52,7 @@ impl RefreshToken {
     #[must_use]
     pub fn make(&self, now_unix_secs: u64, number: u64) -> Token {
         let expires_unix_secs = now_unix_secs.saturating_add(self.token_secs).min(self.claims.expires_unix_secs);
-        let claims = Claims { issued_unix_secs: now_unix_secs, expires_unix_secs, ..self.claims.clone() };
+        let claims = Claims { expires_unix_secs, ..self.claims.clone() };
         Token { parent: Some(self.id), ..Token::new(claims, number) }
     }
 }

@@ -93,10 +93,10 @@ pub enum RepoScope {
     Public(PublicRepo),
 }
 
-/// A public repository. Written `@models/acme/bert`.
+/// A public repository. Shown as `@models/acme/bert`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PublicRepo {
-    /// The name with its mark.
+    /// The name with its mark, as a token has it.
     text: String,
     repo: Repo,
 }
@@ -108,7 +108,7 @@ impl PublicRepo {
         Self { text: format!("{MARK}{repo}"), repo }
     }
 
-    /// The repository of this text; `None` if it has another form.
+    /// The repository of this text in a token; `None` if it has another form.
     fn parse(text: &str) -> Option<Self> {
         let name = text.strip_prefix(MARK).filter(|name| name.contains('/'))?;
         name.parse().ok().map(Self::new)
@@ -189,11 +189,23 @@ impl RepoScope {
             Self::All => return "*",
             Self::One(repo) => repo,
             Self::Namespace(Namespace(text)) => return text.as_str(),
-            Self::Account(account) => return account.as_str(),
+            Self::Account(account) => return account.as_signed(),
             Self::Public(public) => return &public.text,
         };
         let owner = repo.as_str().rsplit_once('/').map(|(owner, _)| owner).filter(|owner| *owner != "*");
         owner.unwrap_or(repo.as_str())
+    }
+
+    /// Inverse of [`as_signed`](Self::as_signed).
+    pub(super) fn parse_signed(text: &str) -> Option<Self> {
+        match text {
+            "" => Some(Self::All),
+            _ if text.starts_with(MARK) => {
+                Account::parse(text).map(Self::Account).or_else(|| PublicRepo::parse(text).map(Self::Public))
+            }
+            // A name, which cannot be `*`.
+            name => name.parse::<Repo>().ok()?.as_str().parse().ok(),
+        }
     }
 
     /// The form in the payload of a token. The empty text stands for all repositories, because no
@@ -202,7 +214,7 @@ impl RepoScope {
         match self {
             Self::All => "",
             Self::One(repo) | Self::Namespace(Namespace(repo)) => repo.as_str(),
-            Self::Account(account) => account.as_str(),
+            Self::Account(account) => account.as_signed(),
             Self::Public(public) => &public.text,
         }
     }
@@ -213,8 +225,8 @@ impl fmt::Display for RepoScope {
         match self {
             Self::All => f.write_str("*"),
             Self::One(repo) | Self::Namespace(Namespace(repo)) => repo.fmt(f),
-            Self::Account(account) => f.write_str(account.as_str()),
-            Self::Public(public) => f.write_str(&public.text),
+            Self::Account(account) => write!(f, "@{}", account.name()),
+            Self::Public(public) => write!(f, "@{}", public.repo),
         }
     }
 }
@@ -223,12 +235,9 @@ impl FromStr for RepoScope {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        let namespace = || Namespace::parse(text).map(Self::Namespace);
-        let account = || Account::parse(text).map(Self::Account);
-        let public = || PublicRepo::parse(text).map(Self::Public);
-        match namespace().or_else(account).or_else(public) {
+        match Namespace::parse(text) {
             _ if text == "*" => Ok(Self::All),
-            Some(scope) => Ok(scope),
+            Some(namespace) => Ok(Self::Namespace(namespace)),
             None => text.parse().map(Self::One),
         }
     }

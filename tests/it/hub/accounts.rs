@@ -25,7 +25,7 @@ fn refused(server: &TestServer, arguments: &[&str]) -> String {
 }
 
 /// A client with a new token of a user.
-fn client_of(server: &TestServer, user: &str, scope: &str) -> Client {
+pub(super) fn client_of(server: &TestServer, user: &str, scope: &str) -> Client {
     let token = accounts(server, &["user", "token", user, "--scope", scope]);
     server.client().bearing(token.trim_end())
 }
@@ -151,9 +151,12 @@ async fn disabled_user_and_revoked_tokens_are_refused_everywhere() {
     eventually("her tokens are revoked", async || alice.get("/api/whoami-v2").await.status == 401).await;
     assert_eq!(xet.get("/v1/files").await.status, 401);
     assert_eq!(Response::of(send()).await.status, 403);
-    // The next one is valid at once, and has all that she had.
+    // The next one is valid at once, has all that she had, and so have the tokens for transfers.
     let again = client_of(&server, "alice", "write");
     assert_eq!(listed(&again).await, ["alice/m"]);
+    let given = again.get("/api/models/alice/m/xet-write-token/main").await.json();
+    let xet = server.client().bearing(given["accessToken"].as_str().unwrap());
+    assert_eq!(xet.get("/v1/files").await.status, 200);
 }
 
 /// Alice has a chunk in a private repository. Whoever reads a public one of hers learns nothing of
@@ -161,7 +164,7 @@ async fn disabled_user_and_revoked_tokens_are_refused_everywhere() {
 #[tokio::test]
 async fn reader_of_a_public_repository_gets_no_deduplication() {
     let (server, alice, bob) = with_two_users().await;
-    for (name, is_private) in [("open", false), ("secret", true)] {
+    for (name, is_private) in [("open", false), ("second", false), ("secret", true)] {
         assert_eq!(create(&alice, None, name, is_private).await, 200);
     }
     let token = async |client: &Client, path: &str| {
@@ -176,10 +179,14 @@ async fn reader_of_a_public_repository_gets_no_deduplication() {
     assert_eq!(own.get(&path).await.status, 200, "it is her own");
     let foreign = token(&bob, "/api/models/alice/open/xet-read-token/main").await;
     assert_eq!(foreign.get(&path).await.status, 404);
-    assert_eq!(foreign.get("/v1/files").await.status, 200);
+    // What no revision has any more is not listed.
+    assert_eq!(foreign.get("/v1/files").await.json()["files"], json!([]));
+    assert_ne!(own.get("/v1/files").await.json()["files"], json!([]));
     // It is for this repository, and not longer than the repository is public.
     assert_eq!(foreign.get("/api/models/alice/open").await.status, 200);
-    assert_eq!(foreign.get("/api/models/alice/secret").await.status, 404);
+    for other in ["secret", "second"] {
+        assert_eq!(foreign.get(&format!("/api/models/alice/{other}")).await.status, 404, "{other}");
+    }
     let private = json!({ "private": true }).to_string();
     let set = alice.request(Method::PUT, "/api/models/alice/open/settings").body(private);
     assert_eq!(Response::of(set).await.status, 200);
@@ -194,13 +201,12 @@ async fn commands_for_accounts_say_what_is_wrong_and_change_nothing() {
         (&["user", "add", "Alice"][..], "Alice is a user or organization already"),
         (&["user", "add", "a/b"], "letters, digits"),
         (&["user", "add", "api"], "reserved"),
-        (&["user", "token", "carol", "--scope", "read"], "zorb user add carol"),
+        (&["user", "token", "carol", "--scope", "read"], "zorb user list"),
         (&["user", "token", "alice", "--scope", "admin"], "invalid value 'admin'"),
         (&["user", "disable", "carol"], "no user carol"),
         (&["org", "add", "acme", "--member", "carol:read"], "no user carol"),
         (&["org", "add", "acme", "--member", "alice:admin"], "like alice:write"),
-        (&["org", "member", "acme", "alice:read"], "zorb org add acme"),
-        (&["token", "issue", "--scope", "read", "--repo", "@alice"], "zorb user token alice"),
+        (&["org", "member", "acme", "alice:read"], "no organization acme"),
     ] {
         let stderr = refused(&server, arguments);
         assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
@@ -211,6 +217,37 @@ async fn commands_for_accounts_say_what_is_wrong_and_change_nothing() {
     let output = command.args(["user", "add", "alice", "--data-dir"]).arg(empty.path()).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("no store in"), "{output:?}");
     assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
+}
+
+/// Each change has its line in the audit log before it takes effect, and a refused one has none.
+#[tokio::test]
+async fn audit_log_says_who_got_which_role() {
+    let (server, ..) = with_two_users().await;
+    let log = server.data_dir().join("audit.jsonl");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
+        let command = command.args(arguments).args(["--json", "--data-dir"]).arg(server.data_dir());
+        command.env("ZORB_AUDIT_LOG", &log).output().unwrap()
+    };
+    let added = run(&["org", "add", "acme", "--member", "alice:write"]);
+    assert_eq!(String::from_utf8(added.stdout).unwrap(), "{\"organization\":\"acme\",\"done\":\"zorb org add\"}\n");
+    assert!(!run(&["user", "disable", "carol"]).status.success());
+    assert!(run(&["org", "member", "acme", "bob:read", "alice:none"]).status.success());
+    assert!(run(&["user", "disable", "bob"]).status.success());
+    let lines = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let seen =
+        |line: &Value| ["action", "subject", "repo", "scope"].map(|name| line[name].as_str().unwrap_or("-").to_owned());
+    assert_eq!(
+        lines.iter().map(seen).collect::<Vec<_>>(),
+        [
+            ["zorb org add", "-", "acme", "-"],
+            ["zorb org add", "alice", "acme", "write"],
+            ["zorb org member", "bob", "acme", "read"],
+            ["zorb org member", "alice", "acme", "none"],
+            ["zorb user disable", "bob", "-", "-"],
+        ]
+    );
 }
 
 /// Other routes are about the one repository that the token names.

@@ -12,8 +12,8 @@ fn name(text: &str) -> AccountName {
 /// Alice, who writes acme and reads other, and Bob, who is in no organization and disabled.
 fn accounts() -> Accounts {
     let mut accounts = Accounts::default();
-    accounts.add_user(name("alice"), NOW).unwrap();
-    accounts.add_user(name("Bob"), NOW - 5).unwrap();
+    accounts.add_user(name("alice")).unwrap();
+    accounts.add_user(name("Bob")).unwrap();
     accounts.add_organization(name("other")).unwrap();
     accounts.add_organization(name("acme")).unwrap();
     accounts.set_member(&name("other"), &name("alice"), Some(Role::Read)).unwrap();
@@ -40,8 +40,8 @@ fn accounts_are_the_same_after_the_key_file() {
     assert_eq!(
         lines,
         [
-            "user alice 1800000000 enabled",
-            "user Bob 1799999995 disabled",
+            "user alice 0 enabled",
+            "user Bob 0 disabled",
             "organization acme",
             "organization other",
             "member acme alice write",
@@ -94,7 +94,7 @@ fn users_and_organizations_share_one_space_of_names() {
     let mut accounts = accounts();
     for taken in ["alice", "ALICE", "bob", "acme", "Acme"] {
         let exists = Err(AccountError::Exists(name(taken)));
-        assert_eq!(accounts.add_user(name(taken), NOW), exists, "{taken}");
+        assert_eq!(accounts.add_user(name(taken)), exists, "{taken}");
         assert_eq!(accounts.add_organization(name(taken)), exists, "{taken}");
     }
     let nobody = name("nobody");
@@ -158,16 +158,14 @@ fn tokens_of_unknown_and_disabled_users_are_refused() {
     accounts.set_enabled(&name("bob"), true).unwrap();
     assert!(check(&accounts, &bob).is_ok());
     // An organization has no tokens.
-    let organization = Claims { repo: "@acme".parse().unwrap(), ..claims() };
-    assert_eq!(refused(check(&accounts, organization.issue(&ring()).expose())), Reason::Account);
+    let mut others = Accounts::default();
+    others.add_user(name("acme")).unwrap();
+    assert_eq!(refused(check(&accounts, &token_of(&others, "acme", NOW))), Reason::Account);
 }
 
 #[test]
 fn revocation_ends_all_tokens_until_then_and_none_after() {
     let mut accounts = accounts();
-    // A user with the name of an earlier one does not get the tokens of that one.
-    let earlier = Claims { issued_unix_secs: NOW - 1, repo: "@alice".parse().unwrap(), ..claims() };
-    assert_eq!(refused(check(&accounts, earlier.issue(&ring()).expose())), Reason::Account);
     let before = token_of(&accounts, "alice", NOW);
     accounts.revoke_tokens(&name("alice"), NOW).unwrap();
     assert_eq!(refused(check(&accounts, &before)), Reason::Account);
@@ -206,17 +204,53 @@ fn other_tokens_with_a_user_as_subject_end_with_the_user() {
     assert_eq!(refused(check(&accounts, later.issue(&ring()).expose())), Reason::Account);
 }
 
+/// The server makes tokens for other tokens. In the second after a revocation its own clock may be
+/// ahead, or its keys those of before.
+#[test]
+fn revocation_includes_tokens_that_were_made_for_a_token() {
+    let mut accounts = accounts();
+    let refresh = RefreshToken::new(claims(), 60, NUMBER);
+    accounts.revoke_tokens(&name("alice"), NOW).unwrap();
+    for later in [0, 1, 100] {
+        let made = refresh.make(NOW + later, 5).issue(&ring());
+        assert_eq!(refused(check(&accounts, made.expose())), Reason::Account, "{later}");
+    }
+}
+
+#[test]
+fn case_of_a_subject_makes_no_difference() {
+    let accounts = accounts();
+    for subject in ["Bob", "bob", "BOB"] {
+        let token = Claims { subject: Some(subject.parse().unwrap()), ..claims() }.issue(&ring());
+        assert_eq!(refused(check(&accounts, token.expose())), Reason::Account, "{subject}");
+    }
+}
+
 #[test]
 fn public_repository_is_its_own_owner_and_survives_its_token() {
     let repo: Repo = "models/ns/repo".parse().unwrap();
     let public = RepoScope::Public(PublicRepo::new(repo.clone()));
-    assert_eq!((public.to_string().as_str(), public.owner()), ("@models/ns/repo", "@models/ns/repo"));
+    assert_eq!(public.to_string(), "@models/ns/repo");
     assert!(public.covers(&repo) && !public.covers(&"models/ns/other".parse().unwrap()));
-    let issued = Claims { repo: public, subject: None, ..claims() };
-    assert_eq!(check_token(&ring(), issued.issue(&ring()).expose(), NOW).map(|token| token.claims), Ok(issued));
-    for (text, is_account) in [("@alice", true), ("@a/b", false)] {
+    let issued = Claims { repo: public.clone(), ..claims() };
+    assert_eq!(check_token(&ring(), issued.issue(&ring()).expose(), NOW).map(|token| token.claims), Ok(issued.clone()));
+    // One user is one tenant, however many of them he reads.
+    let other = RepoScope::Public(PublicRepo::new("models/other/repo".parse().unwrap()));
+    assert_ne!(public.owner(), other.owner());
+    assert_eq!(issued.tenant(), Claims { repo: other, ..claims() }.tenant());
+    assert_ne!(issued.tenant(), claims().tenant());
+}
+
+/// What a token of an earlier version has as its repository can be no user and no public one.
+#[test]
+fn name_of_a_repository_stays_one_whatever_it_looks_like() {
+    for text in ["@alice", "@models/ns/repo", "@"] {
         let scope: RepoScope = text.parse().unwrap();
-        assert_eq!(matches!(scope, RepoScope::Account(_)), is_account, "{text}");
-        assert_eq!(matches!(scope, RepoScope::Public(_)), !is_account, "{text}");
+        assert!(matches!(scope, RepoScope::One(_)), "{text}");
+        let issued = Claims { repo: scope, ..claims() };
+        assert_eq!(check(&accounts(), issued.issue(&ring()).expose()), Ok(issued), "{text}");
+    }
+    for text in [" alice", " models/ns/repo"] {
+        assert!(text.parse::<RepoScope>().is_err(), "{text}");
     }
 }

@@ -152,6 +152,15 @@ pub trait HubIndex {
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
 
+    /// A page of the repositories of a kind, the last changed first: those that come after the one
+    /// with this time and number.
+    fn list_changed_hub_repos(
+        &self,
+        kind: RepoKind,
+        after: (Timestamp, i64),
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
+
     /// The commit that a branch or tag names now.
     fn find_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<ObjectId>, IndexError>>;
 
@@ -250,6 +259,16 @@ pub trait HubIndex {
 impl RepoKind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Model, Self::Dataset, Self::Space];
+
+    /// The name that bodies have, such as `model`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Dataset => "dataset",
+            Self::Space => "space",
+        }
+    }
 
     /// The plural that paths have, such as `models`.
     #[must_use]

@@ -57,9 +57,9 @@ pub use self::granted::GrantedUpload;
 use self::granted::Waiting;
 pub use self::hub::{
     Change, CommitRequest, Committed, Depth, HubEntry, HubError, HubFile, HubName, HubNameError, HubPage, OpenRepo,
-    WholeFile,
+    RepoHead, RepoPlace, StoredRepo, WholeFile, metadata_of,
 };
-pub(crate) use self::hub::{MAX_CHANGE_COUNT, MAX_WHOLE_FILE_LEN};
+pub(crate) use self::hub::{MAX_CHANGE_COUNT, MAX_METADATA_LEN, MAX_WHOLE_FILE_LEN};
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 use self::permits::Permits;
 pub use self::quota::{Holding, MeteredRepo, Quotas, UsageError};
@@ -122,6 +122,7 @@ pub struct Store {
     suspects: Arc<scrub::Suspects>,
     /// Directories of Hub repositories in memory.
     trees: hub::Trees,
+    cards: hub::Cards,
 }
 
 /// A store with clients: what a server process has, besides its sockets.
@@ -199,6 +200,7 @@ impl Store {
             layouts: heal::LayoutCache::new(settings.layout_cache_len),
             suspects: Arc::default(),
             trees: hub::tree_cache(),
+            cards: hub::card_cache(),
         })
     }
 

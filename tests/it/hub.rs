@@ -2,7 +2,9 @@
 
 mod accounts;
 mod card;
+mod catalog;
 mod deletion;
+mod last_commit;
 mod lfs;
 mod lost;
 mod namespace;

@@ -5,10 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::service::RepoKind;
-
-/// Maximum length of the metadata in bytes. Those of the largest models have 10 KiB.
-const MAX_METADATA_LEN: usize = 64 << 10;
+use crate::service::{MAX_METADATA_LEN, RepoKind};
 
 /// Maximum depth of lists and maps. Results of evaluations are six deep.
 const MAX_DEPTH: usize = 64;
@@ -35,9 +32,8 @@ const OTHER_TAGS: &[(&str, &str)] = &[
     ("tags", ""),
 ];
 
-/// The metadata of a card; empty if it has none. An error says what is wrong with them.
-pub(super) fn parse_metadata(text: &str) -> Result<Map<String, Value>, String> {
-    let yaml = metadata_of(text).unwrap_or_default();
+/// The metadata of this YAML. An error says what is wrong with them.
+pub(super) fn parse_metadata(yaml: &str) -> Result<Map<String, Value>, String> {
     if yaml.trim().is_empty() {
         return Ok(Map::new());
     }
@@ -58,29 +54,10 @@ pub(super) fn parse_metadata(text: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// The text between a line `---` at the beginning and the next such line.
-fn metadata_of(text: &str) -> Option<&str> {
-    let text = text.trim_start_matches('\u{feff}').trim_start();
-    let (first, rest) = text.split_once('\n')?;
-    if first.trim_end() != "---" {
-        return None;
-    }
-    let mut len = 0;
-    for line in rest.split_inclusive('\n') {
-        if line.trim_end() == "---" {
-            return rest.get(..len);
-        }
-        len += line.len();
-    }
-    None
-}
-
-/// Adds what clients read of a card to the description of a repository. Nothing of a card that is
-/// not valid.
-pub(super) fn describe(description: &mut Map<String, Value>, kind: RepoKind, card: &[u8]) {
-    // A card is cut where no metadata can be any more, perhaps in the middle of a character.
-    let text = String::from_utf8_lossy(card);
-    let Ok(metadata) = parse_metadata(&text) else { return };
+/// Adds what clients read of the metadata of a card to the description of a repository. Nothing of
+/// metadata that are not valid.
+pub(super) fn describe(description: &mut Map<String, Value>, kind: RepoKind, yaml: &str) {
+    let Ok(metadata) = parse_metadata(yaml) else { return };
     let prefixes = if kind == RepoKind::Model { MODEL_TAGS } else { OTHER_TAGS };
     let mut tags: Vec<Value> = Vec::new();
     for (name, prefix) in prefixes {
@@ -106,10 +83,11 @@ pub(super) fn describe(description: &mut Map<String, Value>, kind: RepoKind, car
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::metadata_of;
 
     fn described(kind: RepoKind, card: &str) -> Value {
         let mut description = Map::new();
-        describe(&mut description, kind, card.as_bytes());
+        describe(&mut description, kind, metadata_of(card).unwrap_or_default());
         Value::Object(description)
     }
 
@@ -131,10 +109,10 @@ mod tests {
     fn card_without_metadata_or_with_an_empty_block_has_none() {
         for card in ["", "# Title", "---", "---\n", "---\nlicense: mit", "--- x\na: b\n---\n", "text\n---\na: b\n---\n"]
         {
-            assert_eq!(parse_metadata(card), Ok(Map::new()), "{card:?}");
+            assert_eq!(metadata_of(card), None, "{card:?}");
         }
         for card in ["---\n---\n", "---\n\n---\n", "---\n# comment\n---"] {
-            assert_eq!(parse_metadata(card), Ok(Map::new()), "{card:?}");
+            assert_eq!(metadata_of(card).map(parse_metadata), Some(Ok(Map::new())), "{card:?}");
         }
     }
 
@@ -142,8 +120,8 @@ mod tests {
     fn every_prefix_of_a_card_is_parsed_without_a_panic() {
         let card = "---\na: &x [1, {b: \"c\\n\"}]\nd: |\n  text\n  more\ne: !!str 1\n'f': *x\n---\n";
         for len in 0..=card.len() {
-            let _ = parse_metadata(&card[..len]);
-            let _ = parse_metadata(&format!("{}\n---\n", &card[..len]));
+            let _ = metadata_of(&card[..len]).map(parse_metadata);
+            let _ = parse_metadata(card[..len].strip_prefix("---").unwrap_or_default());
         }
     }
 
@@ -153,7 +131,7 @@ mod tests {
         let deep = format!("a: {}{}", "[".repeat(MAX_DEPTH + 1), "]".repeat(MAX_DEPTH + 1));
         let bomb = "a: &a [x, x]\nb: [*a, *a]";
         for yaml in [&long, &deep, bomb, "a: b\na: c", "- a\n- b", "text", "a: [", "a:\n\tb: c", "a: 1\n...\nb: 2"] {
-            assert!(parse_metadata(&format!("---\n{yaml}\n---\n")).is_err(), "{}", &yaml[..yaml.len().min(40)]);
+            assert!(parse_metadata(yaml).is_err(), "{}", &yaml[..yaml.len().min(40)]);
             assert_eq!(described(RepoKind::Model, &format!("---\n{yaml}\n---\n")), json!({}));
         }
     }

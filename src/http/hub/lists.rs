@@ -8,8 +8,8 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::MAX_BODY_LEN;
+use super::catalog::link;
 use super::problem::HubProblem;
-use super::repos::link;
 use super::target::{Pairs, Target};
 use super::wire::{self, PathsJson};
 use crate::http::AppState;
@@ -20,10 +20,13 @@ use crate::http::origin::BaseUrl;
 use crate::http::render::json;
 use crate::http::sending::RequestContext;
 use crate::service::access::Scope::Read;
-use crate::service::{Depth, HubEntry, HubPage, ResponseBudget};
+use crate::service::{Depth, HubCommit, HubEntry, HubPage, OpenRepo, ResponseBudget};
 
 /// Entries on a page, and paths in one query.
 const PAGE_COUNT: usize = 1000;
+
+/// Entries on a page with their last commits.
+const EXPANDED_COUNT: usize = 50;
 
 /// `GET …/tree/{revision}` and `…/tree/{revision}/{path}`.
 pub(super) async fn tree(
@@ -35,12 +38,12 @@ pub(super) async fn tree(
 ) -> Result<Response, HubProblem> {
     let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
     let commit = state.server.find_revision(&open, &target.revision).await?;
-    let page = (pairs.get("cursor"), pairs.limit(PAGE_COUNT)?);
+    let is_expanded = pairs.is_set("expand");
+    let page = (pairs.get("cursor"), pairs.limit(if is_expanded { EXPANDED_COUNT } else { PAGE_COUNT })?);
     let depth = if pairs.is_set("recursive") { Depth::All } else { Depth::One };
     let page = state.server.list_hub_files(&open, &commit, &target.path, depth, page).await?;
-    let is_expanded = pairs.is_set("expand");
     let HubPage { entries, next } = page;
-    let mut response = render(&state, entries, is_expanded).await?;
+    let mut response = render(&state, (&open, &commit), entries, is_expanded).await?;
     if let Some(next) = next {
         let id = wire::repo_id(&open.repo);
         let path = if target.path.is_empty() { String::new() } else { format!("/{}", encoded(&target.path)) };
@@ -89,11 +92,23 @@ pub(super) async fn paths_info(
     let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
     let commit = state.server.find_revision(&open, &target.revision).await?;
     let found = state.server.find_hub_paths(&open, &commit, &paths).await?;
-    render(&state, found, is_expanded).await
+    render(&state, (&open, &commit), found, is_expanded).await
 }
 
-/// The response with these entries.
-async fn render(state: &AppState, entries: Vec<HubEntry>, is_expanded: bool) -> Result<Response, HubProblem> {
-    let write = move || -> Vec<Value> { entries.iter().map(|entry| wire::entry(entry, is_expanded)).collect() };
+/// The response with these entries of a commit, and if it is expanded with the last commit of each.
+async fn render(
+    state: &AppState,
+    (open, commit): (&OpenRepo, &HubCommit),
+    entries: Vec<HubEntry>,
+    is_expanded: bool,
+) -> Result<Response, HubProblem> {
+    let last = if is_expanded { Some(state.server.last_commits(open, commit, &entries).await?) } else { None };
+    let write = move || -> Vec<Value> {
+        let mut values: Vec<Value> = entries.iter().map(wire::entry).collect();
+        for (value, last) in values.iter_mut().zip(last.into_iter().flatten()) {
+            wire::expand(value, last.as_deref());
+        }
+        values
+    };
     Ok(json(state, PAGE_COUNT, ResponseBudget::default(), write).await?)
 }

@@ -5,6 +5,7 @@
 //! as everywhere, with the fields and headers that they look at ([`problem`]).
 
 mod card;
+mod catalog;
 mod commits;
 mod files;
 mod lfs;
@@ -73,9 +74,22 @@ fn for_repos() -> Vec<Route> {
             .takes(json())
             .responses(200, "changed", json())
             .fails(&[404]),
-        Route::get("/api/{kind}", Read, repos::list)
+        Route::get("/api/{kind}", Read, catalog::list)
             .says("List repositories")
+            .query("search", "a part of the name; several must all be in it")
+            .query("author", "the namespace")
+            .query("filter", "a tag; several must all be there")
+            .query("sort", "lastModified, else the newest are first")
+            .query("limit", "repositories on a page, 1000 at most")
+            .query("cursor", "from the Link header of the page before")
             .responses(200, "a page", json())
+            .fails(&[404]),
+        Route::get("/api/settings/repositories", Read, catalog::own)
+            .says("List the repositories of the caller, with what they store")
+            .responses(200, "all of them", json()),
+        Route::get("/api/organizations/{namespace}/settings/repositories", Read, catalog::of_organization)
+            .says("List the repositories of a namespace in which the caller has a role")
+            .responses(200, "all of them", json())
             .fails(&[404]),
         Route::get("/api/{kind}/{namespace}/{name}", Read, repos::info)
             .also(&["/api/{kind}/{namespace}/{name}/revision/{revision}"])

@@ -6,8 +6,9 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::catalog::link;
 use super::problem::HubProblem;
-use super::repos::{link, parse, parse_or_default};
+use super::repos::{parse, parse_or_default};
 use super::target::{Pairs, Target};
 use super::wire::{self, RefJson, SquashJson};
 use crate::http::AppState;

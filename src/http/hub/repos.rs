@@ -1,16 +1,15 @@
-//! Repositories: who the caller is, creation, deletion, lists, descriptions.
+//! Repositories: who the caller is, creation, deletion, descriptions.
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::LINK;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::problem::HubProblem;
-use super::target::{Kind, Pairs, Target};
+use super::target::{Pairs, Target};
 use super::wire::{self, CardJson, CreateJson, DeleteJson, SettingsJson};
 use super::{MAX_BODY_LEN, card};
 use crate::http::AppState;
@@ -21,19 +20,11 @@ use crate::http::origin::BaseUrl;
 use crate::http::render;
 use crate::service::access::Scope::{Read, Write};
 use crate::service::access::{AccountName, Claims, RepoScope, Role, Scope};
-use crate::service::{Depth, HubEntry, HubError, HubName, HubRepo, RepoKind, ResponseBudget};
+use crate::service::{Depth, HubEntry, HubError, HubName, RepoKind, ResponseBudget, metadata_of};
 
 /// Maximum number of files in the description of a repository. Clients of version 0.30 download
 /// exactly these; newer ones list the files instead if there are more than 50 000.
 const MAX_SIBLING_COUNT: usize = 50_001;
-
-/// Repositories on a page.
-const PAGE_COUNT: usize = 1000;
-
-/// Rows that are read at once for a page, and how often. A search that finds nothing in them ends
-/// its page, and the client asks for the next one.
-const ROW_COUNT: u32 = 1000;
-const MAX_ROW_PAGE_COUNT: usize = 10;
 
 /// `GET /api/whoami-v2`.
 pub(super) async fn whoami(Caller(claims): Caller) -> Json<Value> {
@@ -54,7 +45,7 @@ pub(super) async fn whoami(Caller(claims): Caller) -> Json<Value> {
 }
 
 /// The namespace of a caller: that of its token, else the subject, else that of the repository.
-fn name_of(claims: &Claims) -> String {
+pub(super) fn name_of(claims: &Claims) -> String {
     let namespace = match &claims.repo {
         RepoScope::One(repo) => repo.as_str().split('/').nth(1).map(str::to_owned),
         // What clients upload without a namespace goes there, whatever the name of the user.
@@ -79,7 +70,9 @@ pub(super) async fn telemetry() -> StatusCode {
 /// `POST /api/validate-yaml`: clients send a README.md before they upload it.
 pub(super) async fn validate(State(state): State<AppState>, _: Caller, body: Body) -> Result<Json<Value>, HubProblem> {
     let CardJson { content } = parse(&state, body).await?;
-    let parsed = state.server.compute(content.len(), move || card::parse_metadata(&content)).await;
+    let len = content.len();
+    let parse = move || card::parse_metadata(metadata_of(&content).unwrap_or_default());
+    let parsed = state.server.compute(len, parse).await;
     let Err(error) = parsed else { return Ok(Json(json!({ "errors": [], "warnings": [] }))) };
     let problem = Problem::new(Code::InvalidRequest, format!("The metadata of the README.md are invalid: {error}."));
     Err(problem.with("errors", json!([{ "message": error }])).with("warnings", json!([])).into())
@@ -176,53 +169,6 @@ pub(super) fn url(base: &str, kind: RepoKind, id: &str) -> String {
     }
 }
 
-/// `GET /api/{kind}`.
-pub(super) async fn list(
-    State(state): State<AppState>,
-    Caller(claims): Caller,
-    BaseUrl(base): BaseUrl,
-    Kind(kind): Kind,
-    pairs: Pairs,
-) -> Result<Response, HubProblem> {
-    let limit = pairs.limit(PAGE_COUNT)?;
-    let before = pairs.get("cursor").map(str::parse).transpose();
-    let mut before: Option<i64> = before.map_err(|_| HubProblem::invalid("The parameter cursor is invalid."))?;
-    let is_wanted = |repo: &HubRepo| {
-        let id = wire::repo_id(repo).to_lowercase();
-        let has = |text: &str| id.contains(&text.to_lowercase());
-        pairs.all("search").all(has)
-            && pairs.get("author").is_none_or(|author| author.eq_ignore_ascii_case(&repo.namespace))
-    };
-    let mut found: Vec<HubRepo> = Vec::new();
-    let mut next = None;
-    for _ in 0..MAX_ROW_PAGE_COUNT {
-        let (repos, after) = state.server.list_hub_repos(&claims, kind, before, ROW_COUNT).await?;
-        let mut wanted = repos.into_iter().filter(is_wanted);
-        found.extend(wanted.by_ref().take(limit - found.len()));
-        // More of this page than the response has: the next one begins after its last entry.
-        let is_full = wanted.next().is_some();
-        next = if is_full { found.last().map(|last| last.id) } else { after };
-        if is_full || next.is_none() || found.len() == limit {
-            break;
-        }
-        before = next;
-    }
-    let body: Vec<Value> = found.iter().map(wire::repo).collect();
-    let mut response = Json(body).into_response();
-    if let Some(next) = next {
-        let rest = pairs.all_but("cursor");
-        link(&mut response, &format!("{base}/api/{}?{rest}cursor={next}", kind.plural()));
-    }
-    Ok(response)
-}
-
-/// Names the next page.
-pub(super) fn link(response: &mut Response, url: &str) {
-    if let Ok(value) = HeaderValue::from_str(&format!("<{url}>; rel=\"next\"")) {
-        response.headers_mut().insert(LINK, value);
-    }
-}
-
 /// `GET /api/{kind}/{id}` and `…/revision/{revision}`.
 pub(super) async fn info(
     State(state): State<AppState>,
@@ -236,7 +182,7 @@ pub(super) async fn info(
     let card = state.server.hub_card(&open, &commit).await?;
     let has_blobs = pairs.is_set("blobs");
     // A card is parsed byte by byte, so that a long one is parsed on a worker, too.
-    let card_len = card.as_ref().map_or(0, Vec::len);
+    let card_len = card.as_ref().map_or(0, |metadata| metadata.len());
     let (count, repo) = (page.entries.len().saturating_add(card_len), open.repo.clone());
     let write = move || {
         let siblings: Vec<Value> = page.entries.iter().filter_map(|entry| sibling(entry, has_blobs)).collect();
@@ -244,8 +190,8 @@ pub(super) async fn info(
         if let Some(fields) = body.as_object_mut() {
             fields.insert("sha".to_owned(), json!(commit.id.to_string()));
             fields.insert("siblings".to_owned(), Value::Array(siblings));
-            if let Some(card) = card {
-                card::describe(fields, repo.kind, &card);
+            if let Some(metadata) = card {
+                card::describe(fields, repo.kind, &metadata);
             }
         }
         body

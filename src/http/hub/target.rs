@@ -6,7 +6,7 @@ use axum::extract::{FromRequestParts, MatchedPath, Path};
 use axum::http::request::Parts;
 
 use super::problem::HubProblem;
-
+use crate::service::access::AccountName;
 use crate::service::{HubName, RepoKind};
 
 /// The repository of a request, with the other parameters of its path.
@@ -22,6 +22,10 @@ pub(super) struct Target {
 /// The kind in the path of a list.
 #[derive(Debug)]
 pub(super) struct Kind(pub(super) RepoKind);
+
+/// The namespace in the path of a list.
+#[derive(Debug)]
+pub(super) struct NamespacePath(pub(super) AccountName);
 
 /// The parameters of the query, in order.
 #[derive(Debug)]
@@ -60,6 +64,17 @@ impl<S: Send + Sync> FromRequestParts<S> for Kind {
         let parameters = parameters(parts, state).await?;
         let kind = parameters.iter().find(|(key, _)| key == "kind").map(|(_, value)| value.as_str());
         kind_of(kind, parts).map(Self).ok_or_else(HubProblem::no_repo)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for NamespacePath {
+    type Rejection = HubProblem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, HubProblem> {
+        let parameters = parameters(parts, state).await?;
+        let namespace = parameters.iter().find(|(key, _)| key == "namespace").map(|(_, value)| value.parse());
+        // A name that no namespace can have is not found.
+        namespace.and_then(Result::ok).map(Self).ok_or_else(HubProblem::no_repo)
     }
 }
 

@@ -160,12 +160,8 @@ pub(super) struct LfsObjectJson {
 
 /// The plural of a kind is in paths, and this in bodies.
 pub(super) fn parse_kind(text: Option<&str>) -> Option<RepoKind> {
-    match text {
-        None | Some("model") => Some(RepoKind::Model),
-        Some("dataset") => Some(RepoKind::Dataset),
-        Some("space") => Some(RepoKind::Space),
-        Some(_) => None,
-    }
+    let Some(text) = text else { return Some(RepoKind::Model) };
+    RepoKind::ALL.into_iter().find(|kind| kind.name() == text)
 }
 
 /// `namespace/name`.
@@ -201,26 +197,29 @@ pub(super) fn repo(repo: &HubRepo) -> Value {
 }
 
 /// An entry of a list of files.
-pub(super) fn entry(entry: &HubEntry, is_expanded: bool) -> Value {
+pub(super) fn entry(entry: &HubEntry) -> Value {
     let Some(blob) = &entry.blob else {
-        let mut value = json!({ "type": "directory", "path": entry.path, "oid": entry.id.to_string(), "size": 0 });
-        expand(&mut value, is_expanded);
-        return value;
+        return json!({ "type": "directory", "path": entry.path, "oid": entry.id.to_string(), "size": 0 });
     };
     let mut value = json!({ "type": "file", "path": entry.path, "oid": entry.id.to_string(), "size": blob.len });
     if let (Some(large), Some(fields)) = (lfs(blob), value.as_object_mut()) {
         fields.insert("lfs".to_owned(), large);
         fields.insert("xetHash".to_owned(), json!(blob.file.to_string()));
     }
-    expand(&mut value, is_expanded);
     value
 }
 
-/// Adds the fields of an expanded list. The last commit of each path is not looked up.
-fn expand(value: &mut Value, is_expanded: bool) {
-    if let Some(fields) = value.as_object_mut().filter(|_| is_expanded) {
-        fields.insert("lastCommit".to_owned(), Value::Null);
+/// Adds the field of an expanded list. Clients take `null` as a commit that is not known.
+pub(super) fn expand(entry: &mut Value, last: Option<&HubCommit>) {
+    if let Some(fields) = entry.as_object_mut() {
+        let last = last.map(|last| json!({ "id": last.id.to_string(), "title": title(last), "date": date(last.at) }));
+        fields.insert("lastCommit".to_owned(), last.unwrap_or(Value::Null));
     }
+}
+
+/// The first line of the message of a commit.
+fn title(commit: &HubCommit) -> &str {
+    commit.message.split_once('\n').map_or(&commit.message, |(title, _)| title)
 }
 
 /// The description of a large file; `None` for a regular one.
@@ -237,10 +236,10 @@ pub(super) fn lfs(blob: &HubBlob) -> Option<Value> {
 
 /// A commit of a history.
 pub(super) fn commit(commit: &HubCommit) -> Value {
-    let (title, rest) = commit.message.split_once('\n').unwrap_or((&commit.message, ""));
+    let (_, rest) = commit.message.split_once('\n').unwrap_or_default();
     json!({
         "id": commit.id.to_string(),
-        "title": title,
+        "title": title(commit),
         "message": rest.trim_start_matches('\n'),
         "authors": [{ "user": commit.author }],
         "date": date(commit.at),

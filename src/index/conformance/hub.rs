@@ -14,6 +14,7 @@ suite! {
     equal_objects_of_one_commit_are_added_once
     branches_and_tags_name_commits_that_exist
     repositories_are_listed_by_kind_from_the_newest_on
+    repositories_are_listed_by_their_last_change
     repository_is_restored_with_its_branches_or_discarded
     deleted_repository_is_hidden_and_its_name_is_taken
     dropped_repository_leaves_no_row_and_its_name_is_free
@@ -175,6 +176,25 @@ async fn repositories_are_listed_by_kind_from_the_newest_on(db: Db) {
         let found = db.list_hub_repos(RepoKind::Model, Some(namespace.to_owned()), i64::MAX, 9).await.unwrap();
         assert_eq!(found.iter().map(|repo| repo.name.as_str()).collect::<Vec<_>>(), expected, "{namespace}");
     }
+}
+
+async fn repositories_are_listed_by_their_last_change(db: Db) {
+    let mut numbers = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        numbers.push(create(&db, RepoKind::Model, name).await);
+    }
+    create(&db, RepoKind::Dataset, "other").await;
+    // The commit 2 is later than those of the creations, which are all of one time.
+    assert!(db.move_hub_ref(numbers[1], at(MAIN, 1), commit(2, Some(1)), 7).await.unwrap());
+    assert!(db.delete_hub_repo(numbers[3]).await.unwrap());
+    let (mut found, mut after) = (Vec::new(), (Timestamp::from_millis(i64::MAX.unsigned_abs()), i64::MAX));
+    loop {
+        let page = db.list_changed_hub_repos(RepoKind::Model, after, 1).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = (last.updated, last.id);
+        found.push(last.name.clone());
+    }
+    assert_eq!(found, ["b", "c", "a"]);
 }
 
 async fn repository_is_restored_with_its_branches_or_discarded(db: Db) {

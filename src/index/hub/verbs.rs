@@ -73,6 +73,17 @@ macro_rules! hub_verbs {
                 async move { self.read("list Hub repositories").all(list).await }.boxed()
             }
 
+            fn list_changed_hub_repos(
+                &self,
+                kind: RepoKind,
+                (at, id): (Timestamp, i64),
+                limit: u32,
+            ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
+                let list =
+                    query(sql::LIST_CHANGED).bind(kind.number()).bind(millis(at)).bind(id).bind(i64::from(limit));
+                async move { self.read("list Hub repositories by their last change").all(list).await }.boxed()
+            }
+
             fn find_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<ObjectId>, IndexError>> {
                 let find = query(sql::FIND_REF).bind(repo).bind(name);
                 async move { self.read("find a branch").find(find).await }.boxed()

@@ -15,12 +15,14 @@
 
 mod advance;
 mod card;
+mod catalog;
 mod commit;
 mod copy;
 mod delete;
 mod edit;
 mod history;
 mod ingest;
+mod last_commit;
 mod list;
 pub(super) mod name;
 mod part;
@@ -35,6 +37,9 @@ use moka::sync::Cache;
 use thiserror::Error;
 
 pub(super) use self::advance::BranchLocks;
+pub(crate) use self::card::MAX_METADATA_LEN;
+pub use self::card::metadata_of;
+pub use self::catalog::{RepoHead, RepoPlace, StoredRepo};
 pub(crate) use self::commit::MAX_CHANGE_COUNT;
 pub use self::commit::{Change, CommitRequest, Committed};
 pub(super) use self::copy::{Copying, Loading, hub_states, refs_of};
@@ -49,6 +54,7 @@ use super::access::{Claims, PublicRepo, Repo, RepoScope, Scope};
 use super::error::{RegisterError, StoreError, UploadError};
 use super::file_bytes::RegisteredFile;
 use super::{Server, Store};
+use crate::format::FileHash;
 use crate::git::{Entry, EntryKind, ObjectError, ObjectId, RepoPath, Tree};
 use crate::index::{HubBlob, HubCommit, HubRepo};
 use crate::runtime::fair::Tenant;
@@ -82,6 +88,18 @@ const TREE_CACHE_LEN: u64 = 32 << 20;
 
 /// Directories of at most this many bytes, about 500 entries, are parsed without a worker.
 const MAX_INLINE_LEN: usize = 32 << 10;
+
+/// Metadata of cards in memory, by the file. What a hash names never changes.
+pub(super) type Cards = Cache<FileHash, Arc<str>>;
+
+/// Bytes of metadata in memory: 8000 of 1 KiB.
+const CARD_CACHE_LEN: u64 = 8 << 20;
+
+/// An empty cache.
+pub(super) fn card_cache() -> Cards {
+    let weight = |_: &FileHash, card: &Arc<str>| u32::try_from(card.len()).unwrap_or(u32::MAX).saturating_add(100);
+    Cache::builder().weigher(weight).max_capacity(CARD_CACHE_LEN).build()
+}
 
 /// An empty cache.
 pub(super) fn tree_cache() -> Trees {
@@ -168,13 +186,8 @@ impl Server {
     pub async fn open_hub_repo(&self, claims: &Claims, name: &HubName, needed: Scope) -> Result<OpenRepo, HubError> {
         let find = self.store.index.find_hub_repo(name.kind(), name.namespace().to_owned(), name.name().to_owned());
         let repo = find.await?.ok_or(HubError::NoRepo)?;
-        let acting = acting_claims(claims, &repo.storage_name, !repo.is_private).ok_or(HubError::NoRepo)?;
-        let caller = if claims.repo == RepoScope::All { claims.clone() } else { acting.clone() };
-        let claims = acting;
-        if !claims.allow(needed) {
-            return Err(HubError::ReadOnly);
-        }
-        Ok(OpenRepo { repo, claims, caller })
+        let open = OpenRepo::of(claims, repo).ok_or(HubError::NoRepo)?;
+        if open.claims.allow(needed) { Ok(open) } else { Err(HubError::ReadOnly) }
     }
 
     /// The commit of a revision: a branch, a tag, a full name such as `refs/heads/main`, or the id
@@ -284,6 +297,13 @@ impl Store {
 }
 
 impl OpenRepo {
+    /// The repository, if the holder of these claims may see it.
+    fn of(claims: &Claims, repo: HubRepo) -> Option<Self> {
+        let acting = acting_claims(claims, &repo.storage_name, !repo.is_private)?;
+        let caller = if claims.repo == RepoScope::All { claims.clone() } else { acting.clone() };
+        Some(Self { repo, claims: acting, caller })
+    }
+
     /// The claims with which a client reads or writes the files of the repository for an hour.
     #[must_use]
     pub const fn claims(&self) -> &Claims {

@@ -1,4 +1,4 @@
-//! Repositories as a whole: they are created, listed and described. Their branches and tags.
+//! Repositories are created. Their branches and tags.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::part::sealed;
 use super::{HubError, HubName, OpenRepo, acting_claims};
 use crate::git::{EntryKind, ObjectId, Tree};
-use crate::index::{HubCommit, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind};
+use crate::index::{HubCommit, HubRef, HubRepo, HubTree, NewHubRepo};
 use crate::service::Server;
-use crate::service::access::{Claims, Repo, RepoScope, Scope};
+use crate::service::access::{Claims, RepoScope, Scope};
 use crate::service::registration_log::HubChange;
 
 /// The files that a new repository has.
@@ -142,48 +142,6 @@ impl Server {
             Ok::<_, HubError>(created?.is_some())
         };
         if self.uninterrupted(write).await? { Ok(()) } else { Err(exists()) }
-    }
-
-    /// A page of the repositories of a kind that these claims permit to read, the newest first:
-    /// those with smaller numbers than `before`. Also the number at which the next page begins.
-    ///
-    /// # Errors
-    ///
-    /// The index does not respond.
-    pub async fn list_hub_repos(
-        &self,
-        claims: &Claims,
-        kind: RepoKind,
-        before: Option<i64>,
-        limit: u32,
-    ) -> Result<(Vec<HubRepo>, Option<i64>), HubError> {
-        if let RepoScope::One(repo) = &claims.repo {
-            return Ok((self.own_repo(kind, repo).await?.into_iter().filter(|_| before.is_none()).collect(), None));
-        }
-        let namespace = match &claims.repo {
-            RepoScope::Namespace(namespace) if !namespace.has_kind(kind.plural()) => return Ok((Vec::new(), None)),
-            RepoScope::Namespace(namespace) => Some(namespace.name().to_owned()),
-            _ => None,
-        };
-        let rows = self.store.index.list_hub_repos(kind, namespace, before.unwrap_or(i64::MAX), limit).await?;
-        let next = rows.last().map(|last| last.id).filter(|_| rows.len() == limit as usize);
-        // The index does not distinguish the case of the namespace.
-        let is_shown = |row: &HubRepo| acting_claims(claims, &row.storage_name, !row.is_private).is_some();
-        Ok((rows.into_iter().filter(is_shown).collect(), next))
-    }
-
-    /// The repository with this storage name, if it is of this kind. Others are not looked at: even
-    /// how many there are is not for the holder of a token for one.
-    async fn own_repo(&self, kind: RepoKind, storage_name: &Repo) -> Result<Option<HubRepo>, HubError> {
-        let mut parts = storage_name.as_str().splitn(3, '/');
-        let (Some(plural), Some(namespace), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
-            return Ok(None);
-        };
-        if plural != kind.plural() {
-            return Ok(None);
-        }
-        let found = self.store.index.find_hub_repo(kind, namespace.to_owned(), name.to_owned()).await?;
-        Ok(found.filter(|found| found.storage_name == storage_name.as_str()))
     }
 
     /// All branches and tags of a repository.

@@ -12,7 +12,7 @@ use crate::blob::records::{RecordStore, Seq};
 use crate::runtime::clock::Timestamp;
 use crate::service::access::{Claims, Scope};
 use crate::service::gc::Pace;
-use crate::service::{Change, CommitRequest, Depth, HubError, HubName, OpenRepo, Pruned, RepoKind, Server};
+use crate::service::{Change, CommitRequest, Depth, HubError, HubName, OpenRepo, Pruned, RepoKind, RepoPlace, Server};
 
 const TAG: &str = "refs/tags/v1";
 
@@ -36,7 +36,8 @@ impl Seen {
 /// All repositories as readers see them. Every file of them is there.
 pub(super) async fn seen(server: &Arc<Server>) -> BTreeMap<String, Seen> {
     let mut found = BTreeMap::new();
-    let (repos, _) = server.list_hub_repos(&Claims::UNRESTRICTED, RepoKind::Model, None, 100).await.unwrap();
+    let (repos, _) =
+        server.list_hub_repos(&Claims::UNRESTRICTED, RepoKind::Model, RepoPlace::Created(i64::MAX), 100).await.unwrap();
     for repo in repos {
         let open = open(server, &repo.name).await.unwrap();
         let mut refs = BTreeMap::new();

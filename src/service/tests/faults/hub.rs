@@ -46,6 +46,15 @@ impl HubIndex for FaultyIndex {
         self.inner.list_hub_repos(kind, namespace, before, limit)
     }
 
+    fn list_changed_hub_repos(
+        &self,
+        kind: RepoKind,
+        after: (Timestamp, i64),
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
+        self.inner.list_changed_hub_repos(kind, after, limit)
+    }
+
     fn find_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<ObjectId>, IndexError>> {
         self.inner.find_hub_ref(repo, name)
     }

@@ -1,0 +1,185 @@
+//! Lists of repositories.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderValue;
+use axum::http::header::LINK;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::problem::HubProblem;
+use super::repos::name_of;
+use super::target::{Kind, NamespacePath, Pairs};
+use super::{card, wire};
+use crate::http::AppState;
+use crate::http::auth::Caller;
+use crate::http::origin::BaseUrl;
+use crate::runtime::clock::Timestamp;
+use crate::service::access::Claims;
+use crate::service::{HubRepo, RepoPlace, StoredRepo};
+
+/// Repositories on a page.
+const PAGE_COUNT: usize = 1000;
+
+/// Rows that are read at once for a page, and how often. A search that finds nothing in them ends
+/// its page, and the client asks for the next one.
+const ROW_COUNT: u32 = 1000;
+const MAX_ROW_PAGE_COUNT: usize = 10;
+
+/// Repositories whose heads and cards are read for a page. Each takes some tenths of a millisecond.
+const MAX_HEAD_COUNT: usize = 1000;
+
+/// What a list is asked for.
+struct Wanted<'a> {
+    pairs: &'a Pairs,
+    /// Of its description: all of these tags.
+    tags: Vec<String>,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(pairs: &'a Pairs) -> Self {
+        // Older clients send several tags with commas between them.
+        let tags = pairs.all("filter").flat_map(|tags| tags.split(','));
+        // A task and a library are tags, too.
+        let others = ["pipeline_tag", "library"].into_iter().flat_map(|name| pairs.all(name));
+        Self { pairs, tags: tags.chain(others).filter(|tag| !tag.is_empty()).map(str::to_owned).collect() }
+    }
+
+    /// Whether the name of a repository is wanted.
+    fn has_name(&self, repo: &HubRepo) -> bool {
+        let id = wire::repo_id(repo).to_lowercase();
+        let has = |text: &str| id.contains(&text.to_lowercase());
+        self.pairs.all("search").all(has)
+            && self.pairs.get("author").is_none_or(|author| author.eq_ignore_ascii_case(&repo.namespace))
+    }
+
+    /// Whether a description has the tags.
+    fn has_tags(&self, description: &Value) -> bool {
+        let found = description.get("tags").and_then(Value::as_array);
+        self.tags.iter().all(|tag| found.is_some_and(|found| found.iter().any(|found| found == tag)))
+    }
+}
+
+/// `GET /api/{kind}`.
+pub(super) async fn list(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    BaseUrl(base): BaseUrl,
+    Kind(kind): Kind,
+    pairs: Pairs,
+) -> Result<Response, HubProblem> {
+    let (limit, wanted) = (pairs.limit(PAGE_COUNT)?, Wanted::of(&pairs));
+    let has_card = pairs.is_set("cardData") || pairs.is_set("full");
+    let (mut found, mut head_count): (Vec<Value>, _) = (Vec::new(), 0);
+    let mut next = Some(place(&pairs)?);
+    'pages: for _ in 0..MAX_ROW_PAGE_COUNT {
+        let Some(mut last) = next else { break };
+        let (repos, after) = state.server.list_hub_repos(&claims, kind, last, ROW_COUNT).await?;
+        next = after;
+        for repo in repos.iter().filter(|repo| wanted.has_name(repo)) {
+            if found.len() == limit || head_count == MAX_HEAD_COUNT {
+                next = Some(last);
+                break 'pages;
+            }
+            head_count += 1;
+            let mut description = describe(&state, &claims, repo).await?;
+            if wanted.has_tags(&description) {
+                if let Some(fields) = description.as_object_mut().filter(|_| !has_card) {
+                    fields.remove("cardData");
+                }
+                found.push(description);
+            }
+            last = last.after(repo);
+        }
+    }
+    let mut response = Json(found).into_response();
+    if let Some(next) = next {
+        let rest = pairs.all_but("cursor");
+        link(&mut response, &format!("{base}/api/{}?{rest}cursor={}", kind.plural(), cursor(next)));
+    }
+    Ok(response)
+}
+
+/// The description of a listed repository.
+async fn describe(state: &AppState, claims: &Claims, repo: &HubRepo) -> Result<Value, HubProblem> {
+    let mut description = wire::repo(repo);
+    let Some(head) = state.server.hub_repo_head(claims, repo).await? else { return Ok(description) };
+    let (kind, metadata) = (repo.kind, head.metadata.unwrap_or_default());
+    let metadata_len = metadata.len();
+    let write = move || {
+        if let Some(fields) = description.as_object_mut() {
+            fields.insert("sha".to_owned(), json!(head.commit.id.to_string()));
+            card::describe(fields, kind, &metadata);
+        }
+        description
+    };
+    // YAML is parsed byte by byte, so that a long text is parsed on a worker.
+    Ok(state.server.compute(metadata_len, write).await)
+}
+
+/// Where a list begins: at its beginning, or at the cursor, which `cursor` has made. Lists that are
+/// asked for in an order that needs what this server does not count, such as downloads, have the
+/// newest repositories first.
+fn place(pairs: &Pairs) -> Result<RepoPlace, HubProblem> {
+    let is_by_change = pairs.get("sort") == Some("lastModified");
+    let Some(cursor) = pairs.get("cursor") else {
+        let first = RepoPlace::Changed(Timestamp::from_millis(i64::MAX.unsigned_abs()), i64::MAX);
+        return Ok(if is_by_change { first } else { RepoPlace::Created(i64::MAX) });
+    };
+    let parsed = match cursor.split_once('-') {
+        Some((at, id)) if is_by_change => {
+            at.parse().ok().zip(id.parse().ok()).map(|(at, id)| RepoPlace::Changed(Timestamp::from_millis(at), id))
+        }
+        None if !is_by_change => cursor.parse().ok().map(RepoPlace::Created),
+        _ => None,
+    };
+    parsed.ok_or_else(|| HubProblem::invalid("The parameter cursor is invalid."))
+}
+
+/// A place as a parameter of the next page.
+fn cursor(place: RepoPlace) -> String {
+    match place {
+        RepoPlace::Created(id) => id.to_string(),
+        RepoPlace::Changed(at, id) => format!("{}-{id}", at.as_millis()),
+    }
+}
+
+/// Names the next page.
+pub(super) fn link(response: &mut Response, url: &str) {
+    if let Ok(value) = HeaderValue::from_str(&format!("<{url}>; rel=\"next\"")) {
+        response.headers_mut().insert(LINK, value);
+    }
+}
+
+/// `GET /api/settings/repositories`: those of the caller, with what they store.
+pub(super) async fn own(State(state): State<AppState>, Caller(claims): Caller) -> Result<Json<Value>, HubProblem> {
+    let namespace = name_of(&claims);
+    stored(&state, &claims, &namespace).await
+}
+
+/// `GET /api/organizations/{namespace}/settings/repositories`.
+pub(super) async fn of_organization(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    NamespacePath(namespace): NamespacePath,
+) -> Result<Json<Value>, HubProblem> {
+    stored(&state, &claims, namespace.as_str()).await
+}
+
+async fn stored(state: &AppState, claims: &Claims, namespace: &str) -> Result<Json<Value>, HubProblem> {
+    let repos = state.server.own_hub_repos(claims, namespace).await?;
+    let all: u64 = repos.iter().map(|repo| repo.stored_len).sum();
+    let describe = |StoredRepo { repo, stored_len }: &StoredRepo| {
+        // The share in percent, with two digits.
+        let share = stored_len.saturating_mul(10_000).checked_div(all).unwrap_or(0);
+        json!({
+            "id": wire::repo_id(repo),
+            "type": repo.kind.name(),
+            "updatedAt": wire::date(repo.updated),
+            "visibility": if repo.is_private { "private" } else { "public" },
+            "storage": stored_len,
+            "storagePercent": share as f64 / 100.0,
+        })
+    };
+    Ok(Json(repos.iter().map(describe).collect()))
+}

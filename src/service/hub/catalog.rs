@@ -1,0 +1,151 @@
+//! Lists of repositories.
+
+use std::sync::Arc;
+
+use super::{HubError, OpenRepo, acting_claims};
+use crate::index::{HubCommit, HubRepo, RepoKind};
+use crate::runtime::clock::Timestamp;
+use crate::service::Server;
+use crate::service::access::{Claims, Repo, RepoScope};
+
+/// Repositories of a namespace that are listed with their storage, of each kind.
+const MAX_OWN_COUNT: u32 = 1000;
+
+/// After which repository a page begins, and so the order of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepoPlace {
+    /// The newest first; after the repository with this number.
+    Created(i64),
+    /// The last changed first; after the repository with this time and number.
+    Changed(Timestamp, i64),
+}
+
+/// A repository and how many bytes it stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRepo {
+    /// Its row.
+    pub repo: HubRepo,
+    /// Bytes of its chunks, compressed.
+    pub stored_len: u64,
+}
+
+/// What the head of the branch `main` says of a repository.
+#[derive(Clone, Debug)]
+pub struct RepoHead {
+    /// The commit.
+    pub commit: HubCommit,
+    /// The metadata of its card, as YAML; `None` if it has none.
+    pub metadata: Option<Arc<str>>,
+}
+
+impl RepoPlace {
+    /// Whether this repository comes after the place.
+    fn precedes(self, repo: &HubRepo) -> bool {
+        match self {
+            Self::Created(before) => repo.id < before,
+            Self::Changed(at, id) => (repo.updated, repo.id) < (at, id),
+        }
+    }
+
+    /// The place after this repository, in the same order.
+    #[must_use]
+    pub const fn after(self, repo: &HubRepo) -> Self {
+        match self {
+            Self::Created(_) => Self::Created(repo.id),
+            Self::Changed(..) => Self::Changed(repo.updated, repo.id),
+        }
+    }
+}
+
+impl Server {
+    /// A page of the repositories of a kind that these claims permit to read. Also the place at
+    /// which the next page begins.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn list_hub_repos(
+        &self,
+        claims: &Claims,
+        kind: RepoKind,
+        place: RepoPlace,
+        limit: u32,
+    ) -> Result<(Vec<HubRepo>, Option<RepoPlace>), HubError> {
+        let index = &self.store.index;
+        if let RepoScope::One(repo) = &claims.repo {
+            let own = self.own_repo(kind, repo).await?;
+            return Ok((own.into_iter().filter(|own| place.precedes(own)).collect(), None));
+        }
+        let namespace = match &claims.repo {
+            RepoScope::Namespace(namespace) if !namespace.has_kind(kind.plural()) => return Ok((Vec::new(), None)),
+            RepoScope::Namespace(namespace) => Some(namespace.name().to_owned()),
+            _ => None,
+        };
+        let rows = match place {
+            RepoPlace::Created(before) => index.list_hub_repos(kind, namespace, before, limit).await?,
+            RepoPlace::Changed(at, id) => index.list_changed_hub_repos(kind, (at, id), limit).await?,
+        };
+        let next = rows.last().map(|last| place.after(last)).filter(|_| rows.len() == limit as usize);
+        // The index does not distinguish the case of the namespace.
+        let is_shown = |row: &HubRepo| acting_claims(claims, &row.storage_name, !row.is_private).is_some();
+        Ok((rows.into_iter().filter(is_shown).collect(), next))
+    }
+
+    /// What the head of a listed repository says of it; `None` if the repository was deleted since,
+    /// or its head cannot be read: it is listed all the same.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn hub_repo_head(&self, claims: &Claims, repo: &HubRepo) -> Result<Option<RepoHead>, HubError> {
+        let Some(open) = OpenRepo::of(claims, repo.clone()) else { return Ok(None) };
+        let read = async {
+            let commit = self.find_revision(&open, "refs/heads/main").await?;
+            let metadata = self.hub_card(&open, &commit).await?;
+            Ok(RepoHead { commit, metadata })
+        };
+        match read.await {
+            Ok(head) => Ok(Some(head)),
+            Err(error @ HubError::Store(_)) => Err(error),
+            Err(error) => {
+                tracing::debug!(repo = repo.storage_name, %error, "cannot read the head of a listed repository");
+                Ok(None)
+            }
+        }
+    }
+
+    /// The repositories of a namespace in which these claims have a role, with what they store.
+    /// Public ones of others are left out. At most [`MAX_OWN_COUNT`] of each kind, the newest.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn own_hub_repos(&self, claims: &Claims, namespace: &str) -> Result<Vec<StoredRepo>, HubError> {
+        let index = &self.store.index;
+        let mut found = Vec::new();
+        for kind in RepoKind::ALL {
+            let rows = index.list_hub_repos(kind, Some(namespace.to_owned()), i64::MAX, MAX_OWN_COUNT).await?;
+            for repo in rows {
+                if acting_claims(claims, &repo.storage_name, false).is_some() {
+                    let usage = index.repo_usage(repo.storage_name.clone()).await?;
+                    found.push(StoredRepo { repo, stored_len: usage.physical_len });
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The repository with this storage name, if it is of this kind. Others are not looked at: even
+    /// how many there are is not for the holder of a token for one.
+    async fn own_repo(&self, kind: RepoKind, storage_name: &Repo) -> Result<Option<HubRepo>, HubError> {
+        let mut parts = storage_name.as_str().splitn(3, '/');
+        let (Some(plural), Some(namespace), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+            return Ok(None);
+        };
+        if plural != kind.plural() {
+            return Ok(None);
+        }
+        let found = self.store.index.find_hub_repo(kind, namespace.to_owned(), name.to_owned()).await?;
+        Ok(found.filter(|found| found.storage_name == storage_name.as_str()))
+    }
+}

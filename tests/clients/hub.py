@@ -75,6 +75,18 @@ class Server:
         command = [self.binary, "token", "issue", "--data-dir", self.directory, "--scope", scope, "--repo", repo]
         return subprocess.check_output([*command, "--subject", "me"], text=True).strip()
 
+    def user_token(self, name):
+        """A token of a user, who also writes the organization `team`."""
+        if self.auth == "off":
+            return "any"
+
+        def zorb(*arguments):
+            return subprocess.check_output([self.binary, *arguments, "--data-dir", self.directory], text=True).strip()
+
+        zorb("user", "add", name)
+        zorb("org", "add", "team", "--member", f"{name}:write")
+        return zorb("user", "token", name, "--scope", "write")
+
     def get(self, path, token, **headers):
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {token}", **headers})
         try:
@@ -101,7 +113,7 @@ def check(server, python, directory, rng):
     def run(verb, token, **arguments):
         return client(python, server, verb, token, directory=str(directory), **arguments)
 
-    writer, reader = server.token("write", f"models/{REPO}"), server.token("read", f"models/{REPO}")
+    writer, reader = server.user_token("me"), server.token("read", f"models/{REPO}")
     head = run("push", writer)
     # The same again makes no commit.
     assert run("push", writer) == head
@@ -196,7 +208,12 @@ def push(directory, auth):
 
     api = HfApi()
     who = api.whoami()
-    assert who["name"] == ("me" if auth == "token" else "anonymous"), who
+    organizations = [organization["name"] for organization in who["orgs"]]
+    assert (who["name"], organizations) == (("me", ["team"]) if auth == "token" else ("anonymous", [])), who
+    if auth == "token":
+        api.create_repo("team/model", private=True, exist_ok=True)
+        api.upload_file(repo_id="team/model", path_or_fileobj=b"of the team\n", path_in_repo="a.txt")
+        assert {model.id for model in api.list_models(author="team")} == {"team/model"}
     api.create_repo(REPO, exist_ok=True)
     info = api.upload_folder(repo_id=REPO, folder_path=f"{directory}/in", commit_message="all files")
     return info.oid
@@ -242,11 +259,21 @@ def inspect(directory, auth, head, sizes):
     assert [item.path for item in api.list_repo_tree(REPO, "sub")] == ["sub/deep", "sub/long.txt", "sub/odd näme+%41.txt"]
     paths = api.get_paths_info(REPO, ["sub", "sub/odd näme+%41.txt", "absent"], expand=True)
     assert sorted(item.path for item in paths) == ["sub", "sub/odd näme+%41.txt"]
+    assert {(item.last_commit.oid, item.last_commit.title) for item in paths} == {(head, "all files")}
+    last = {item.path: item.last_commit.title for item in api.list_repo_tree(REPO, expand=True)}
+    assert (last["README.md"], last[".gitattributes"]) == ("all files", "initial commit"), last
     assert [commit.title for commit in api.list_repo_commits(REPO)] == ["all files", "initial commit"]
     assert [branch.name for branch in api.list_repo_refs(REPO).branches] == ["main"]
     assert api.file_exists(REPO, "config.json") and not api.file_exists(REPO, "absent")
     assert api.repo_exists(REPO) and not api.repo_exists("me/absent")
     assert [model.id for model in api.list_models(author="me", search="MOD")] == [REPO]
+    tagged = list(api.list_models(filter="license:mit", sort="last_modified", full=True))
+    assert [(model.id, model.tags, model.sha) for model in tagged] == [(REPO, ["license:mit"], head)], tagged
+    assert list(api.list_models(filter=["license:mit", "absent"])) == []
+    if hasattr(api, "list_user_repos"):
+        stored = list(api.list_user_repos(None if auth == "token" else "me"))
+        # Without authentication all is stored for `*`.
+        assert [(repo.id, repo.storage > 3 << 20) for repo in stored] == [(REPO, auth == "token")], stored
     with open(hf_hub_download(REPO, "config.json", revision=head), "rb") as file:
         assert json.load(file) == {"model_type": "bert"}
     for error, arguments in [

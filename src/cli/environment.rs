@@ -19,6 +19,7 @@ const OF_SCRIPTS: &[&str] = &[
     "ZORB_BINARY_TO",
     "ZORB_BUILD_IMAGE",
     "ZORB_IMAGE",
+    "ZORB_KILL_ROUNDS",
     "ZORB_PORT",
     "ZORB_PYTHON",
     "ZORB_RANGES",

@@ -2,12 +2,13 @@
 //!
 //! A line is appended when the response has ended or its client has disconnected, because it
 //! contains the numbers of bytes received and sent. A line has no query string, and of the path
-//! only hashes. Of the headers it has only the request id and the address that a trusted proxy
-//! reports. So no field can contain a token or a signature. `docs/monitoring.md` lists the fields.
-//! A field never changes its meaning.
+//! only hashes and names of Hub repositories. Of the headers it has only the request id and the
+//! address that a trusted proxy reports. So no field can contain a token or a signature.
+//! `docs/monitoring.md` lists the fields. A field never changes its meaning.
 //!
 //! A crash loses the lines of requests that have not ended.
 
+mod line;
 mod refusals;
 mod tallied;
 
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
@@ -25,8 +26,8 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use http_body::Body as HttpBody;
-use serde::Serialize;
 
+pub use self::line::AuditLine;
 pub use self::refusals::Refusals;
 use self::tallied::Tallied;
 use super::AppState;
@@ -36,6 +37,7 @@ use super::peer::PeerAddr;
 use crate::format::XorbHash;
 use crate::runtime::clock::Timestamp;
 use crate::runtime::journal::Journal;
+use crate::service::HubName;
 use crate::service::access::Token;
 
 /// Routes of health probes, which are requested every few seconds. Never in the audit log.
@@ -83,84 +85,6 @@ pub enum AuditScope {
     All,
 }
 
-/// One line. Fields that are `None` are left out.
-#[derive(Debug, Default, Serialize)]
-pub struct AuditLine<'a> {
-    /// When the request arrived, in RFC 3339.
-    pub time: String,
-    /// The request id, which is also in the response.
-    #[serde(skip_serializing_if = "str::is_empty")]
-    pub id: &'a str,
-    /// Method and route pattern as in docs/http-api.md. For a command, its name, such as `zorb
-    /// token issue`.
-    pub action: &'a str,
-    /// The hash in the path.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub resource: Option<&'a str>,
-    /// The repository of the token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub repo: Option<String>,
-    /// The holder of the token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub subject: Option<String>,
-    /// The scope of the token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scope: Option<String>,
-    /// The id of the token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<String>,
-    /// The id of the refresh token that was exchanged for the token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub parent: Option<String>,
-    /// The address of the other end of the connection.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer: Option<String>,
-    /// The address of the client, as a trusted proxy reports it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub client: Option<String>,
-    /// Status of the response; 499 if the client disconnected before the response.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-    /// The error code of the response.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code: Option<&'static str>,
-    /// Why a token, a URL or a grant was refused. The client does not see it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<&'static str>,
-    /// In a line for a sum: the number of refusals from this address within the minute from `time`
-    /// that have no lines of their own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub count: Option<u64>,
-    /// Bytes of the request body that were read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub received: Option<u64>,
-    /// Bytes of the response body that were passed to the connection.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sent: Option<u64>,
-    /// Whether the response body was not passed to the connection completely.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub is_cut: bool,
-    /// Milliseconds from the end of the request head until the whole response was passed to the
-    /// connection, or the request was aborted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub elapsed_ms: Option<u64>,
-}
-
-impl AuditLine<'_> {
-    /// Formats a time as in RFC 3339, in UTC, with milliseconds.
-    #[must_use]
-    pub fn time(now: Timestamp) -> String {
-        humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(now.as_millis())).to_string()
-    }
-
-    /// The text of the line, without a line break. It has no control characters, because JSON
-    /// escapes them.
-    #[must_use]
-    pub fn render(&self) -> String {
-        serde_json::to_string(self).expect("its keys are strings and its numbers finite")
-    }
-}
-
 /// What the handler of a request reports to the audit log.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AuditContext(Arc<Reported>);
@@ -169,6 +93,7 @@ pub(super) struct AuditContext(Arc<Reported>);
 #[derive(Debug, Default)]
 struct Reported {
     token: OnceLock<Token>,
+    hub_repo: OnceLock<String>,
     /// The error code of a failure after the head of the response was sent.
     late_code: OnceLock<&'static str>,
     /// Bytes of the request body so far.
@@ -180,6 +105,11 @@ impl AuditContext {
     pub(super) fn set_token(&self, token: &Token) {
         // `set` fails only for a second token, and a request has only one.
         let _ = self.0.token.set(token.clone());
+    }
+
+    /// Sets the Hub repository of the request.
+    pub(super) fn set_hub_repo(&self, name: &HubName) {
+        let _ = self.0.hub_repo.set(name.storage_name());
     }
 
     /// Reports that the request failed after the head of a successful response was sent.
@@ -357,6 +287,7 @@ impl Drop for Entry {
             id: &self.id,
             action: &self.action,
             resource: self.resource.as_deref(),
+            hub_repo: reported.hub_repo.get().map(String::as_str),
             repo: claims.map(|claims| claims.repo.to_string()),
             subject: claims.and_then(|claims| claims.subject.as_ref()).map(ToString::to_string),
             scope: claims.map(|claims| claims.scope.to_string()),
@@ -388,10 +319,5 @@ mod tests {
         assert_eq!(hash_in("/v1/xorb-commits/default/zorb_secret/grant/AQ"), None);
         let hash = "AB".repeat(32);
         assert_eq!(hash_in(&format!("/v1/xorb-commits/default/{hash}/grant/AQ")), Some(hash.to_ascii_lowercase()));
-    }
-
-    #[test]
-    fn times_are_in_utc_with_milliseconds() {
-        assert_eq!(AuditLine::time(Timestamp::from_millis(1_763_652_841_007)), "2025-11-20T15:34:01.007Z");
     }
 }

@@ -296,6 +296,22 @@ async fn client_behind_a_trusted_proxy_is_recorded() {
     }
 }
 
+/// A token of a user or a namespace does not say which repository it was used for.
+#[tokio::test]
+async fn line_names_the_hub_repository_of_the_path_or_body() {
+    let log = Log::new();
+    let server = log.start("writes").start();
+    let client = server.client().bearing(&issue(&server, "write", "*/me/*", &[]));
+    let body = r#"{"name":"model","organization":"me"}"#;
+    assert_eq!(client.post("/api/repos/create", body).await.status, 200);
+    assert_eq!(client.post("/api/datasets/me/absent/branch/x", "{}").await.status, 404);
+    let delete = client.request(reqwest::Method::DELETE, "/api/repos/delete").body(body);
+    assert_eq!(Response::of(delete).await.status, 200);
+    let lines = log.lines(3).await;
+    let named: Vec<_> = lines.iter().map(|line| line["hub_repo"].as_str().unwrap()).collect();
+    assert_eq!(named, ["models/me/model", "datasets/me/absent", "models/me/model"]);
+}
+
 #[tokio::test]
 async fn grants_are_noted_without_what_they_are_made_of() {
     let log = Log::new();

@@ -36,7 +36,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "xet-format",
         ],
     ),
-    ("git", &["gix-actor", "gix-hash", "gix-object", "gix-validate", "thiserror"]),
+    ("git", &["gix-actor", "gix-hash", "gix-object", "gix-validate", "ignore", "thiserror"]),
     ("rca", &["blake2", "thiserror", "zstd"]),
     ("xet-format", &["blake3", "crc-fast", "lz4_flex", "thiserror", "twox-hash"]),
 ];

@@ -1,11 +1,13 @@
 //! Git objects of a Hub repository, as git encodes them: object ids, trees, commits and pointers of
-//! large files. Also the paths that a file of a repository may have.
+//! large files. Also the paths that a file of a repository may have, and which of them a
+//! `.gitignore` means.
 //!
 //! Everything here is pure: bytes in, values out. No input panics. Trees and commits are encoded by
 //! `gix-object`, and ids are SHA-1 with collision detection by `gix-hash`.
 
 mod commit;
 mod id;
+mod ignored;
 mod path;
 mod pointer;
 mod tree;
@@ -14,6 +16,7 @@ use thiserror::Error;
 
 pub use self::commit::Commit;
 pub use self::id::{ObjectId, ParseIdError};
+pub use self::ignored::{IgnoreError, IgnoreRules, MAX_IGNORE_LEN};
 pub use self::path::{PathError, RepoPath};
 pub use self::pointer::Pointer;
 pub use self::tree::{Entry, EntryKind, Tree};

@@ -13,6 +13,7 @@ use super::target::{Pairs, Target};
 use super::wire::{self, CardJson, CreateJson, DeleteJson, SettingsJson};
 use super::{MAX_BODY_LEN, card};
 use crate::http::AppState;
+use crate::http::audit::AuditContext;
 use crate::http::auth::Caller;
 use crate::http::body::PacedBody;
 use crate::http::error::{Code, Problem};
@@ -83,10 +84,12 @@ pub(super) async fn create(
     State(state): State<AppState>,
     Caller(claims): Caller,
     BaseUrl(base): BaseUrl,
+    audit: AuditContext,
     body: Body,
 ) -> Result<Response, HubProblem> {
     let request: CreateJson = parse(&state, body).await?;
     let name = parse_name(&claims, request.kind.as_deref(), request.organization, request.name)?;
+    audit.set_hub_repo(&name);
     let kind = name.kind();
     let is_private = request.private.unwrap_or(request.visibility.as_deref() != Some("public"));
     let created = state.server.create_hub_repo(&claims, &name, is_private).await;
@@ -110,10 +113,12 @@ pub(super) async fn create(
 pub(super) async fn delete(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    audit: AuditContext,
     body: Body,
 ) -> Result<Json<Value>, HubProblem> {
     let DeleteJson { name, organization, kind } = parse(&state, body).await?;
     let name = parse_name(&claims, kind.as_deref(), organization, name)?;
+    audit.set_hub_repo(&name);
     state.server.delete_hub_repo(&claims, &name).await?;
     Ok(Json(json!({})))
 }

@@ -6,6 +6,7 @@ use axum::extract::{FromRequestParts, MatchedPath, Path};
 use axum::http::request::Parts;
 
 use super::problem::HubProblem;
+use crate::http::audit::AuditContext;
 use crate::service::access::AccountName;
 use crate::service::{HubName, RepoKind};
 
@@ -48,9 +49,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Target {
         let name = if value("revision").is_none() { name.strip_suffix(".git").unwrap_or(name) } else { name };
         let kind = kind_of(value("kind"), parts).ok_or_else(HubProblem::no_repo)?;
         let name = HubName::new(kind, value("namespace").unwrap_or_default(), name);
+        // A name that no repository can have is not found.
+        let name = name.map_err(|_| HubProblem::no_repo())?;
+        if let Some(audit) = parts.extensions.get::<AuditContext>() {
+            audit.set_hub_repo(&name);
+        }
         Ok(Self {
-            // A name that no repository can have is not found.
-            name: name.map_err(|_| HubProblem::no_repo())?,
+            name,
             revision: value("revision").unwrap_or("main").to_owned(),
             path: value("path").unwrap_or_default().to_owned(),
         })

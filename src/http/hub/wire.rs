@@ -51,8 +51,11 @@ pub(super) struct SquashJson {
 
 /// Body of `POST …/preupload/{revision}`.
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct PreuploadJson {
     pub(super) files: Vec<PreuploadFileJson>,
+    /// The `.gitignore` that is uploaded with them.
+    pub(super) git_ignore: Option<String>,
 }
 
 /// A file that a client is about to upload.

@@ -1,4 +1,5 @@
-//! The card of a repository: the text of its README.md, of which the clients read the metadata.
+//! Files of a repository that the server reads itself: the card, which is the README.md of which
+//! clients read the metadata, and the `.gitignore`.
 
 use std::sync::Arc;
 
@@ -6,9 +7,11 @@ use futures_util::TryStreamExt;
 
 use super::{HubError, OpenRepo};
 use crate::format::ByteRange;
+use crate::git::MAX_IGNORE_LEN;
 use crate::index::HubCommit;
 use crate::runtime::telemetry::chain;
 use crate::service::Server;
+use crate::service::file_bytes::RegisteredFile;
 
 /// Maximum length of the metadata in bytes. Those of the largest models have 10 KiB.
 pub(crate) const MAX_METADATA_LEN: usize = 64 << 10;
@@ -34,20 +37,41 @@ impl Server {
         if let Some(known) = self.store.cards.get(&hash) {
             return Ok(Some(known));
         }
-        let Some(range) = ByteRange::new(0, file.len.min(MAX_CARD_LEN)) else { return Ok(None) };
-        let read = async { self.read_file(file, range).await?.try_collect::<Vec<_>>().await };
-        let bytes = match read.await {
-            Ok(pieces) => pieces.concat(),
-            Err(error) => {
-                tracing::warn!(repo = %open.repo.storage_name, error = %chain(&error), "cannot read a card");
-                return Ok(None);
-            }
-        };
+        let Some(bytes) = self.read_start(open, file, MAX_CARD_LEN).await else { return Ok(None) };
         // It is cut where no metadata can be any more, perhaps in the middle of a character.
         let text = String::from_utf8_lossy(&bytes);
         let metadata: Arc<str> = metadata_of(&text).unwrap_or_default().into();
         self.store.cards.insert(hash, Arc::clone(&metadata));
         Ok(Some(metadata))
+    }
+
+    /// The text of the `.gitignore` of a commit; `None` if there is none, or it cannot be read.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn hub_gitignore(&self, open: &OpenRepo, commit: &HubCommit) -> Result<Option<String>, HubError> {
+        let file = match self.find_hub_file(open, commit, ".gitignore").await {
+            Ok(found) => found.file,
+            Err(HubError::NoEntry { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // One byte more, by which a longer one is known.
+        let bytes = self.read_start(open, file, MAX_IGNORE_LEN as u64 + 1).await;
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// The beginning of a file; `None` if it is empty or cannot be read.
+    async fn read_start(&self, open: &OpenRepo, file: RegisteredFile, max_len: u64) -> Option<Vec<u8>> {
+        let range = ByteRange::new(0, file.len.min(max_len))?;
+        let read = async { self.read_file(file, range).await?.try_collect::<Vec<_>>().await };
+        match read.await {
+            Ok(pieces) => Some(pieces.concat()),
+            Err(error) => {
+                tracing::warn!(repo = %open.repo.storage_name, error = %chain(&error), "cannot read a file of a revision");
+                None
+            }
+        }
     }
 }
 

@@ -109,7 +109,8 @@ impl AuditContext {
 
     /// Sets the Hub repository of the request.
     pub(super) fn set_hub_repo(&self, name: &HubName) {
-        let _ = self.0.hub_repo.set(name.storage_name());
+        // In lower case, because repositories are found by any.
+        let _ = self.0.hub_repo.set(name.storage_name().to_ascii_lowercase());
     }
 
     /// Reports that the request failed after the head of a successful response was sent.

@@ -153,10 +153,11 @@ pub trait HubIndex {
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
 
     /// A page of the repositories of a kind, the last changed first: those that come after the one
-    /// with this time and number.
+    /// with this time and number. With a namespace, only those in it, whatever its case.
     fn list_changed_hub_repos(
         &self,
         kind: RepoKind,
+        namespace: Option<String>,
         after: (Timestamp, i64),
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;

@@ -21,7 +21,8 @@ pub(super) fn reader(claims: &Claims) -> Reader {
         RepoScope::Public(public) => Reader::Repo(public.repo().to_string()),
         // A namespace or a user is no repository, so its name has no files: its claims become those
         // of one of its repositories before they read any.
-        RepoScope::One(_) | RepoScope::Namespace(_) | RepoScope::Account(_) => Reader::Repo(claims.repo.to_string()),
+        RepoScope::Account(_) => Reader::Repo(claims.repo.owner().to_owned()),
+        RepoScope::One(_) | RepoScope::Namespace(_) => Reader::Repo(claims.repo.to_string()),
     }
 }
 

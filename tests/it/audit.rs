@@ -305,6 +305,7 @@ async fn line_names_the_hub_repository_of_the_path_or_body() {
     let body = r#"{"name":"model","organization":"me"}"#;
     assert_eq!(client.post("/api/repos/create", body).await.status, 200);
     assert_eq!(client.post("/api/datasets/me/absent/branch/x", "{}").await.status, 404);
+    let body = body.replace("model", "MODEL");
     let delete = client.request(reqwest::Method::DELETE, "/api/repos/delete").body(body);
     assert_eq!(Response::of(delete).await.status, 200);
     let lines = log.lines(3).await;

@@ -1,6 +1,7 @@
 //! The rules of a `.gitignore`: which files git would not add.
 
-use ignore::Match;
+use std::collections::HashMap;
+
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use thiserror::Error;
 
@@ -8,7 +9,11 @@ use crate::RepoPath;
 
 /// The rules of a `.gitignore` in the root directory of a repository.
 #[derive(Clone, Debug)]
-pub struct IgnoreRules(Gitignore);
+pub struct IgnoreRules {
+    rules: Gitignore,
+    /// Length of their text in bytes.
+    len: usize,
+}
 
 /// The rules cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -28,6 +33,13 @@ pub enum IgnoreError {
 /// 5 KiB.
 pub const MAX_IGNORE_LEN: usize = 32 << 10;
 
+/// Maximum number of lines with wildcards: each is compiled on its own, to some ten KiB.
+const MAX_WILDCARD_COUNT: usize = 500;
+
+/// Maximum of the bytes of the rules times those of the paths that are matched with them: about a
+/// second. Rules of 5 KiB and 1000 paths of 60 bytes are a third of it.
+const MAX_WORK: usize = 1 << 30;
+
 impl IgnoreRules {
     /// Parses the text of a `.gitignore`. A line that is no valid pattern matches nothing, as for
     /// git.
@@ -39,30 +51,73 @@ impl IgnoreRules {
         if text.len() > MAX_IGNORE_LEN {
             return Err(IgnoreError::TooLong { len: text.len() });
         }
-        let mut rules = GitignoreBuilder::new("");
-        for line in text.trim_start_matches('\u{feff}').lines() {
-            // An error says that the line is no pattern.
-            let _ = rules.add_line(None, line);
+        let text = text.trim_start_matches('\u{feff}');
+        let has_wildcard = |line: &&str| line.contains(['*', '?', '[']);
+        if text.lines().filter(has_wildcard).count() > MAX_WILDCARD_COUNT {
+            return Err(IgnoreError::TooComplex);
         }
-        rules.build().map(Self).map_err(|_| IgnoreError::TooComplex)
+        let mut rules = GitignoreBuilder::new("");
+        for line in text.split('\n') {
+            // An error says that the line is no pattern.
+            let _ = rules.add_line(None, &without_alternatives(line.strip_suffix('\r').unwrap_or(line)));
+        }
+        let rules = rules.build().map_err(|_| IgnoreError::TooComplex)?;
+        Ok(Self { rules, len: text.len() })
     }
 
-    /// Whether git would not add the file at this path: a pattern matches the path, or a directory
-    /// above it, and no later pattern takes it back.
-    #[must_use]
-    pub fn ignores(&self, path: &RepoPath) -> bool {
-        let (directories, _) = path.split();
-        let mut directory = String::new();
-        // What is in an ignored directory cannot be taken back.
-        for name in directories {
-            directory.push_str(name);
-            if let Match::Ignore(_) = self.0.matched(&directory, true) {
-                return true;
+    /// Of each of these paths whether git would not add a file there: a pattern matches the path,
+    /// or a directory above it, and no later pattern takes it back.
+    ///
+    /// # Errors
+    ///
+    /// [`IgnoreError::TooComplex`] if it would take too long.
+    pub fn ignores_each<'a>(&self, paths: impl IntoIterator<Item = &'a RepoPath>) -> Result<Vec<bool>, IgnoreError> {
+        let mut directories: HashMap<String, bool> = HashMap::new();
+        let mut left = MAX_WORK;
+        let mut matched = |path: &str, is_directory: bool| {
+            left = left.checked_sub(self.len.saturating_mul(path.len())).ok_or(IgnoreError::TooComplex)?;
+            Ok(self.rules.matched(path, is_directory).is_ignore())
+        };
+        let mut ignores = |path: &RepoPath| {
+            let (names, _) = path.split();
+            let mut directory = String::new();
+            for name in names {
+                directory.push_str(name);
+                let is_ignored = match directories.get(&directory) {
+                    Some(known) => *known,
+                    None => matched(&directory, true)?,
+                };
+                directories.insert(directory.clone(), is_ignored);
+                // What is in an ignored directory cannot be taken back.
+                if is_ignored {
+                    return Ok(true);
+                }
+                directory.push('/');
             }
-            directory.push('/');
-        }
-        self.0.matched(path.as_str(), false).is_ignore()
+            matched(path.as_str(), false)
+        };
+        paths.into_iter().map(&mut ignores).collect()
     }
+}
+
+/// The pattern with braces as themselves: git knows no alternatives.
+fn without_alternatives(line: &str) -> String {
+    let (mut escaped, mut is_in_class, mut characters) = (String::with_capacity(line.len()), false, line.chars());
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => {
+                escaped.push(character);
+                escaped.extend(characters.next());
+                continue;
+            }
+            '[' => is_in_class = true,
+            ']' => is_in_class = false,
+            '{' | '}' if !is_in_class => escaped.push('\\'),
+            _ => {}
+        }
+        escaped.push(character);
+    }
+    escaped
 }
 
 #[cfg(test)]
@@ -135,10 +190,15 @@ mod tests {
             "*.log   \n",
             "\u{fc}*\n",
             "[\n*.txt",
+            "{{slug}}/.env\n",
+            "data.{csv,json}\nfoo}\n",
+            "x[{]1}.c\n\\{\\{slug\\}\\}\n",
+            "*.log\n*.txt\r",
         ] {
             let rules = IgnoreRules::parse(text).unwrap();
-            let found: Vec<bool> =
-                paths.iter().map(|path| path.parse().is_ok_and(|path| rules.ignores(&path))).collect();
+            let ignores =
+                |path: &&str| path.parse().is_ok_and(|path: RepoPath| rules.ignores_each([&path]).unwrap()[0]);
+            let found: Vec<bool> = paths.iter().map(ignores).collect();
             let expected = git(text, &paths);
             for ((path, found), expected) in paths.iter().zip(found).zip(expected) {
                 // Some of them are no paths of a repository.
@@ -153,10 +213,23 @@ mod tests {
     fn long_and_hostile_rules_end_in_an_error_or_soon() {
         let long = "a".repeat(MAX_IGNORE_LEN + 1);
         assert_eq!(IgnoreRules::parse(&long).unwrap_err(), IgnoreError::TooLong { len: long.len() });
-        let path: RepoPath = format!("{}b", "a/".repeat(60)).parse().unwrap();
-        for hostile in ["*a".repeat(10_000), "**/".repeat(8000), "[a-z]*\n".repeat(4000), "{a,b}".repeat(5000)] {
+        let paths: Vec<RepoPath> =
+            (0..1000).map(|n| format!("{}{n}.c", "aaaaaaaaaaaa/".repeat(60)).parse().unwrap()).collect();
+        let many: String = (0..600).map(|n| format!("a*{n}.c\n")).collect();
+        assert_eq!(IgnoreRules::parse(&many).unwrap_err(), IgnoreError::TooComplex);
+        let names: String = (0..2500).map(|n| format!("name{n}\n")).collect();
+        let plain = IgnoreRules::parse(&names).unwrap();
+        assert_eq!(plain.ignores_each(&paths[..1]), Ok(vec![false]));
+        assert_eq!(plain.ignores_each(&paths), Err(IgnoreError::TooComplex));
+        for hostile in [
+            "*a".repeat(10_000),
+            "**/".repeat(8000),
+            "[a-z]*\n".repeat(400),
+            "{a,b}".repeat(5000),
+            "**/a*/**/b*/".repeat(2000),
+        ] {
             if let Ok(rules) = IgnoreRules::parse(&hostile) {
-                let _ = rules.ignores(&path);
+                let _ = rules.ignores_each(&paths[..20]);
             }
         }
         for len in 0..40 {

@@ -3,9 +3,15 @@
 //! Its author writes them, so they are hostile input: the text is short, aliases are refused, which
 //! could make a short text long, and the nesting is limited.
 
-use serde_json::{Map, Value, json};
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
 
 use crate::service::{MAX_METADATA_LEN, RepoKind};
+
+/// Maximum number of values, lists and maps. The largest results of evaluations have some thousand,
+/// and each may take half a KiB in memory.
+const MAX_NODE_COUNT: usize = 20_000;
 
 /// Maximum depth of lists and maps. Results of evaluations are six deep.
 const MAX_DEPTH: usize = 64;
@@ -25,6 +31,11 @@ const MODEL_TAGS: &[(&str, &str)] = &[
 /// The same for a dataset or space.
 const OTHER_TAGS: &[(&str, &str)] = &[
     ("task_categories", "task_categories:"),
+    ("task_ids", "task_ids:"),
+    ("annotations_creators", "annotations_creators:"),
+    ("language_creators", "language_creators:"),
+    ("multilinguality", "multilinguality:"),
+    ("source_datasets", "source_datasets:"),
     ("language", "language:"),
     ("size_categories", "size_categories:"),
     ("license", "license:"),
@@ -44,7 +55,7 @@ pub(super) fn parse_metadata(yaml: &str) -> Result<Map<String, Value>, String> {
         // `no` is a language.
         strict_booleans: true,
         with_snippet: false,
-        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH, max_aliases: 0, max_merge_keys: 0 },
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH, max_nodes: MAX_NODE_COUNT, max_aliases: 0, max_merge_keys: 0 },
     };
     match serde_saphyr::from_str_with_options(yaml, options) {
         Ok(Value::Object(metadata)) => Ok(metadata),
@@ -59,7 +70,7 @@ pub(super) fn parse_metadata(yaml: &str) -> Result<Map<String, Value>, String> {
 pub(super) fn describe(description: &mut Map<String, Value>, kind: RepoKind, yaml: &str) {
     let Ok(metadata) = parse_metadata(yaml) else { return };
     let prefixes = if kind == RepoKind::Model { MODEL_TAGS } else { OTHER_TAGS };
-    let mut tags: Vec<Value> = Vec::new();
+    let (mut tags, mut known): (Vec<Value>, HashSet<String>) = (Vec::new(), HashSet::new());
     for (name, prefix) in prefixes {
         let values = match metadata.get(*name) {
             Some(Value::Array(values)) => values.as_slice(),
@@ -67,9 +78,9 @@ pub(super) fn describe(description: &mut Map<String, Value>, kind: RepoKind, yam
             None => &[],
         };
         for value in values.iter().filter_map(Value::as_str) {
-            let tag = json!(format!("{prefix}{value}"));
-            if !tags.contains(&tag) {
-                tags.push(tag);
+            let tag = format!("{prefix}{value}");
+            if known.insert(tag.clone()) {
+                tags.push(Value::String(tag));
             }
         }
     }
@@ -82,6 +93,8 @@ pub(super) fn describe(description: &mut Map<String, Value>, kind: RepoKind, yam
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::service::metadata_of;
 
@@ -130,7 +143,10 @@ mod tests {
         let long = format!("a: {}", "x".repeat(MAX_METADATA_LEN));
         let deep = format!("a: {}{}", "[".repeat(MAX_DEPTH + 1), "]".repeat(MAX_DEPTH + 1));
         let bomb = "a: &a [x, x]\nb: [*a, *a]";
-        for yaml in [&long, &deep, bomb, "a: b\na: c", "- a\n- b", "text", "a: [", "a:\n\tb: c", "a: 1\n...\nb: 2"] {
+        let many = format!("a: [{}]", "{b},".repeat(MAX_NODE_COUNT / 2 + 1));
+        for yaml in
+            [&long, &deep, &many, bomb, "a: b\na: c", "- a\n- b", "text", "a: [", "a:\n\tb: c", "a: 1\n...\nb: 2"]
+        {
             assert!(parse_metadata(yaml).is_err(), "{}", &yaml[..yaml.len().min(40)]);
             assert_eq!(described(RepoKind::Model, &format!("---\n{yaml}\n---\n")), json!({}));
         }

@@ -1,10 +1,13 @@
 //! Lists of repositories.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderValue;
 use axum::http::header::LINK;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::problem::HubProblem;
@@ -14,9 +17,10 @@ use super::{card, wire};
 use crate::http::AppState;
 use crate::http::auth::Caller;
 use crate::http::origin::BaseUrl;
+use crate::http::render::json as render;
 use crate::runtime::clock::Timestamp;
 use crate::service::access::Claims;
-use crate::service::{HubRepo, RepoPlace, StoredRepo};
+use crate::service::{HubRepo, RepoHead, RepoPlace, ResponseBudget, StoredRepo};
 
 /// Repositories on a page.
 const PAGE_COUNT: usize = 1000;
@@ -26,23 +30,35 @@ const PAGE_COUNT: usize = 1000;
 const ROW_COUNT: u32 = 1000;
 const MAX_ROW_PAGE_COUNT: usize = 10;
 
-/// Repositories whose heads and cards are read for a page. Each takes some tenths of a millisecond.
+/// Repositories whose heads and cards are read for a page. Each takes some tenths of a millisecond
+/// if its card is in memory.
 const MAX_HEAD_COUNT: usize = 1000;
+
+/// Bytes of the metadata of a page, with those of one more repository. Common ones have 300 bytes;
+/// parsed, they take up to a hundred times their length.
+const MAX_METADATA_SUM: usize = 512 << 10;
+
+/// Tags that a list is asked for.
+const MAX_TAG_COUNT: usize = 100;
 
 /// What a list is asked for.
 struct Wanted<'a> {
     pairs: &'a Pairs,
     /// Of its description: all of these tags.
-    tags: Vec<String>,
+    tags: Arc<HashSet<String>>,
 }
 
 impl<'a> Wanted<'a> {
-    fn of(pairs: &'a Pairs) -> Self {
+    fn of(pairs: &'a Pairs) -> Result<Self, HubProblem> {
         // Older clients send several tags with commas between them.
         let tags = pairs.all("filter").flat_map(|tags| tags.split(','));
         // A task and a library are tags, too.
         let others = ["pipeline_tag", "library"].into_iter().flat_map(|name| pairs.all(name));
-        Self { pairs, tags: tags.chain(others).filter(|tag| !tag.is_empty()).map(str::to_owned).collect() }
+        let tags: HashSet<String> = tags.chain(others).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+        if tags.len() > MAX_TAG_COUNT {
+            return Err(HubProblem::invalid(format!("A list has at most {MAX_TAG_COUNT} tags.")));
+        }
+        Ok(Self { pairs, tags: Arc::new(tags) })
     }
 
     /// Whether the name of a repository is wanted.
@@ -52,12 +68,13 @@ impl<'a> Wanted<'a> {
         self.pairs.all("search").all(has)
             && self.pairs.get("author").is_none_or(|author| author.eq_ignore_ascii_case(&repo.namespace))
     }
+}
 
-    /// Whether a description has the tags.
-    fn has_tags(&self, description: &Value) -> bool {
-        let found = description.get("tags").and_then(Value::as_array);
-        self.tags.iter().all(|tag| found.is_some_and(|found| found.iter().any(|found| found == tag)))
-    }
+/// Whether a description has all of these tags.
+fn has_tags(description: &Value, tags: &HashSet<String>) -> bool {
+    let found = description.get("tags").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let found: HashSet<&str> = found.iter().filter_map(Value::as_str).collect();
+    tags.iter().all(|tag| found.contains(tag.as_str()))
 }
 
 /// `GET /api/{kind}`.
@@ -68,31 +85,33 @@ pub(super) async fn list(
     Kind(kind): Kind,
     pairs: Pairs,
 ) -> Result<Response, HubProblem> {
-    let (limit, wanted) = (pairs.limit(PAGE_COUNT)?, Wanted::of(&pairs));
-    let has_card = pairs.is_set("cardData") || pairs.is_set("full");
-    let (mut found, mut head_count): (Vec<Value>, _) = (Vec::new(), 0);
+    let (limit, wanted) = (pairs.limit(PAGE_COUNT)?, Wanted::of(&pairs)?);
+    let has_card =
+        pairs.is_set("cardData") || pairs.is_set("full") || pairs.all("expand").any(|name| name == "cardData");
+    let (mut found, mut head_count, mut metadata_sum): (Vec<Value>, _, _) = (Vec::new(), 0, 0);
     let mut next = Some(place(&pairs)?);
+    // No repository has access requests here.
+    if pairs.get("gated").is_some_and(|gated| !gated.eq_ignore_ascii_case("false")) {
+        next = None;
+    }
     'pages: for _ in 0..MAX_ROW_PAGE_COUNT {
         let Some(mut last) = next else { break };
         let (repos, after) = state.server.list_hub_repos(&claims, kind, last, ROW_COUNT).await?;
         next = after;
         for repo in repos.iter().filter(|repo| wanted.has_name(repo)) {
-            if found.len() == limit || head_count == MAX_HEAD_COUNT {
+            if found.len() == limit || head_count == MAX_HEAD_COUNT || metadata_sum > MAX_METADATA_SUM {
                 next = Some(last);
                 break 'pages;
             }
             head_count += 1;
-            let mut description = describe(&state, &claims, repo).await?;
-            if wanted.has_tags(&description) {
-                if let Some(fields) = description.as_object_mut().filter(|_| !has_card) {
-                    fields.remove("cardData");
-                }
-                found.push(description);
-            }
             last = last.after(repo);
+            let head = state.server.hub_repo_head(&claims, repo).await?;
+            metadata_sum += head.as_ref().and_then(|head| head.metadata.as_ref()).map_or(0, |metadata| metadata.len());
+            found.extend(describe(&state, repo, head, (&wanted.tags, has_card)).await);
         }
     }
-    let mut response = Json(found).into_response();
+    let count = found.len();
+    let mut response = render(&state, count, ResponseBudget::default(), move || found).await?;
     if let Some(next) = next {
         let rest = pairs.all_but("cursor");
         link(&mut response, &format!("{base}/api/{}?{rest}cursor={}", kind.plural(), cursor(next)));
@@ -100,21 +119,28 @@ pub(super) async fn list(
     Ok(response)
 }
 
-/// The description of a listed repository.
-async fn describe(state: &AppState, claims: &Claims, repo: &HubRepo) -> Result<Value, HubProblem> {
-    let mut description = wire::repo(repo);
-    let Some(head) = state.server.hub_repo_head(claims, repo).await? else { return Ok(description) };
-    let (kind, metadata) = (repo.kind, head.metadata.unwrap_or_default());
-    let metadata_len = metadata.len();
+/// The description of a listed repository, if it has these tags; with the metadata of its card if
+/// they are asked for.
+async fn describe(
+    state: &AppState,
+    repo: &HubRepo,
+    head: Option<RepoHead>,
+    (tags, has_card): (&Arc<HashSet<String>>, bool),
+) -> Option<Value> {
+    let (mut description, kind, tags) = (wire::repo(repo), repo.kind, Arc::clone(tags));
+    let metadata_len = head.as_ref().and_then(|head| head.metadata.as_ref()).map_or(0, |metadata| metadata.len());
     let write = move || {
-        if let Some(fields) = description.as_object_mut() {
+        if let (Some(fields), Some(head)) = (description.as_object_mut(), head) {
             fields.insert("sha".to_owned(), json!(head.commit.id.to_string()));
-            card::describe(fields, kind, &metadata);
+            card::describe(fields, kind, &head.metadata.unwrap_or_default());
+            if !has_card {
+                fields.remove("cardData");
+            }
         }
-        description
+        has_tags(&description, &tags).then_some(description)
     };
     // YAML is parsed byte by byte, so that a long text is parsed on a worker.
-    Ok(state.server.compute(metadata_len, write).await)
+    state.server.compute(metadata_len, write).await
 }
 
 /// Where a list begins: at its beginning, or at the cursor, which `cursor` has made. Lists that are

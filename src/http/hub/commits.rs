@@ -1,6 +1,6 @@
 //! Uploads to a repository: which files go by Xet, and the commit that names them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use axum::Json;
 use axum::body::Body;
@@ -59,19 +59,21 @@ pub(super) async fn preupload(
     let known = state.server.find_hub_paths(&open, &commit, &paths).await?;
     // A client does not upload what is there already, so it must be readable.
     let known = state.server.readable_files(&open, known).await?;
-    let count = paths.len();
-    let ignored = match (request.git_ignore, state.server.hub_gitignore(&open, &commit).await?) {
-        (Some(text), _) => ignored(&state, text, paths)
+    let ignored = match request.git_ignore {
+        Some(text) => ignored(&state, text, paths)
             .await
             .map_err(|error| HubProblem::invalid(format!("The .gitignore cannot be used: {error}.")))?,
-        // An invalid one must not refuse the upload that replaces it.
-        (None, Some(text)) => ignored(&state, text, paths).await.unwrap_or_else(|_| vec![false; count]),
-        (None, None) => vec![false; count],
+        None => match state.server.hub_gitignore(&open, &commit).await? {
+            // An invalid one must not refuse the upload that replaces it.
+            Some(text) => ignored(&state, text, paths).await.unwrap_or_default(),
+            None => HashSet::new(),
+        },
     };
     let regular = request.files.iter().filter(|file| !is_large(file));
     let has_many = regular.map(|file| file.size).sum::<u64>() > MAX_REGULAR_SUM;
     let known: HashMap<String, HubEntry> = known.into_iter().map(|entry| (entry.path.clone(), entry)).collect();
-    let files = request.files.into_iter().zip(ignored).map(|(file, should_ignore)| {
+    let files = request.files.into_iter().map(|file| {
+        let should_ignore = ignored.contains(&file.path);
         let blob = known.get(&file.path).and_then(|entry| entry.blob.as_ref());
         let oid = blob.map(|blob| blob.sha256.map_or_else(|| blob.id.to_string(), |sha256| sha256.to_string()));
         let upload_mode = if file.size > 0 && (has_many || is_large(&file)) { "lfs" } else { "regular" };
@@ -81,13 +83,15 @@ pub(super) async fn preupload(
     Ok(Json(json!({ "files": files })))
 }
 
-/// Which of these paths a `.gitignore` means.
-async fn ignored(state: &AppState, text: String, paths: Vec<String>) -> Result<Vec<bool>, IgnoreError> {
+/// Those of these paths that a `.gitignore` means.
+async fn ignored(state: &AppState, text: String, paths: Vec<String>) -> Result<HashSet<String>, IgnoreError> {
     let find = move || {
         let rules = IgnoreRules::parse(&text)?;
         // Other paths are refused by the commit.
-        let is_ignored = |path: &String| path.parse().is_ok_and(|path: RepoPath| rules.ignores(&path));
-        Ok(paths.iter().map(is_ignored).collect())
+        let paths: Vec<RepoPath> = paths.iter().filter_map(|path| path.parse().ok()).collect();
+        let found = rules.ignores_each(&paths)?;
+        let ignored = paths.iter().zip(found).filter(|(_, is_ignored)| *is_ignored);
+        Ok(ignored.map(|(path, _)| path.as_str().to_owned()).collect())
     };
     // On a worker, because patterns take time to compile, also for one path.
     state.server.compute(usize::MAX, find).await

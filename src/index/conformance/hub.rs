@@ -189,12 +189,17 @@ async fn repositories_are_listed_by_their_last_change(db: Db) {
     assert!(db.delete_hub_repo(numbers[3]).await.unwrap());
     let (mut found, mut after) = (Vec::new(), (Timestamp::from_millis(i64::MAX.unsigned_abs()), i64::MAX));
     loop {
-        let page = db.list_changed_hub_repos(RepoKind::Model, after, 1).await.unwrap();
+        let page = db.list_changed_hub_repos(RepoKind::Model, None, after, 1).await.unwrap();
         let Some(last) = page.last() else { break };
         after = (last.updated, last.id);
         found.push(last.name.clone());
     }
     assert_eq!(found, ["b", "c", "a"]);
+    let first = (Timestamp::from_millis(i64::MAX.unsigned_abs()), i64::MAX);
+    for (namespace, count) in [("aCME", 3), ("acm", 0), ("acme%", 0)] {
+        let found = db.list_changed_hub_repos(RepoKind::Model, Some(namespace.to_owned()), first, 9).await.unwrap();
+        assert_eq!(found.len(), count, "{namespace}");
+    }
 }
 
 async fn repository_is_restored_with_its_branches_or_discarded(db: Db) {

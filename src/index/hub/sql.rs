@@ -36,6 +36,11 @@ pub(in crate::index) const LIST_CHANGED: &str = "SELECT id, kind, namespace, nam
      WHERE kind = $1 AND NOT is_deleted AND (updated_at < $2 OR (updated_at = $2 AND id < $3)) \
      ORDER BY updated_at DESC, id DESC LIMIT $4";
 
+pub(in crate::index) const LIST_CHANGED_OF_NAMESPACE: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos \
+     WHERE kind = $1 AND NOT is_deleted AND (updated_at < $2 OR (updated_at = $2 AND id < $3)) \
+     AND lower_name LIKE $5 ESCAPE '!' ORDER BY updated_at DESC, id DESC LIMIT $4";
+
 pub(in crate::index) const FIND_UNRECORDED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
      WHERE NOT is_recorded AND NOT is_deleted LIMIT 1";

@@ -76,11 +76,15 @@ macro_rules! hub_verbs {
             fn list_changed_hub_repos(
                 &self,
                 kind: RepoKind,
+                namespace: Option<String>,
                 (at, id): (Timestamp, i64),
                 limit: u32,
             ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
-                let list =
-                    query(sql::LIST_CHANGED).bind(kind.number()).bind(millis(at)).bind(id).bind(i64::from(limit));
+                let statement = if namespace.is_some() { sql::LIST_CHANGED_OF_NAMESPACE } else { sql::LIST_CHANGED };
+                let mut list = query(statement).bind(kind.number()).bind(millis(at)).bind(id).bind(i64::from(limit));
+                if let Some(namespace) = namespace {
+                    list = list.bind(sql::names_of(&namespace));
+                }
                 async move { self.read("list Hub repositories by their last change").all(list).await }.boxed()
             }
 

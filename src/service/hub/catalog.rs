@@ -83,7 +83,7 @@ impl Server {
         };
         let rows = match place {
             RepoPlace::Created(before) => index.list_hub_repos(kind, namespace, before, limit).await?,
-            RepoPlace::Changed(at, id) => index.list_changed_hub_repos(kind, (at, id), limit).await?,
+            RepoPlace::Changed(at, id) => index.list_changed_hub_repos(kind, namespace, (at, id), limit).await?,
         };
         let next = rows.last().map(|last| place.after(last)).filter(|_| rows.len() == limit as usize);
         // The index does not distinguish the case of the namespace.

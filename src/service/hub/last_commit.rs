@@ -12,10 +12,13 @@ use crate::git::{EntryKind, ObjectId, RepoPath, Tree};
 use crate::index::HubCommit;
 use crate::service::Server;
 
-/// Commits and directories that are read for one list. Each takes about a tenth of a millisecond,
-/// and a history may have a million commits. What is not found then has no last commit, which
-/// clients take as unknown.
+/// Steps for one list: a commit, a directory on the way to a path, or a hundred entries of one are
+/// a step. Each takes up to a tenth of a millisecond, and a history may have a million commits.
+/// What is not found then has no last commit, which clients take as unknown.
 const MAX_STEP_COUNT: usize = if cfg!(test) { 40 } else { 5000 };
+
+/// Entries of a directory that are read in one step.
+const STEP_ENTRY_COUNT: usize = 100;
 
 /// The paths of a list that are in one directory.
 struct Directory {
@@ -59,14 +62,27 @@ impl Server {
                 }
                 None => None,
             };
-            step_count += 1;
+            let entry_count = self.store.tree(open, child.tree).await?.count();
+            step_count += 1 + entry_count / STEP_ENTRY_COUNT;
             if parent.as_ref().is_none_or(|parent| parent.tree != child.tree) {
+                let roots = match &parent {
+                    Some(parent) => {
+                        Some((self.store.tree(open, parent.tree).await?, self.store.tree(open, child.tree).await?))
+                    }
+                    None => None,
+                };
                 for (path, directory) in &mut directories {
-                    step_count += 1;
+                    let (first, _) = path.split_once('/').unwrap_or((path, ""));
+                    let is_same = |(before, after): &(Arc<Tree>, Arc<Tree>)| before.get(first) == after.get(first);
+                    if !first.is_empty() && roots.as_ref().is_some_and(is_same) {
+                        continue;
+                    }
                     let before = match &parent {
                         Some(parent) => self.find_directory(open, parent.tree, path).await?,
                         None => None,
                     };
+                    let entry_count = before.as_ref().map_or(0, |(_, tree)| tree.count());
+                    step_count += 1 + path.split('/').count() + entry_count / STEP_ENTRY_COUNT;
                     if before.as_ref().is_some_and(|(id, _)| *id == directory.id) {
                         continue;
                     }

@@ -9,6 +9,7 @@ use super::claims::writer;
 use super::records::{prune, rebuild};
 use super::{Moment, Setup};
 use crate::blob::records::{RecordStore, Seq};
+use crate::index::HubCommit;
 use crate::runtime::clock::Timestamp;
 use crate::service::access::{Claims, Scope};
 use crate::service::gc::Pace;
@@ -81,6 +82,10 @@ pub(super) async fn commit(server: &Arc<Server>, repo: &str, changes: Vec<Change
     let open = open(server, repo).await?;
     let (branch, message) = ("main".to_owned(), "a commit".to_owned());
     server.commit(&open, CommitRequest { branch, message, parent: None, changes }).await.map(drop)
+}
+
+pub(super) async fn head_of(server: &Arc<Server>, repo: &str) -> HubCommit {
+    server.find_revision(&open(server, repo).await.unwrap(), "main").await.unwrap()
 }
 
 pub(super) fn put(path: &str) -> Change {

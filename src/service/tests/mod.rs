@@ -17,6 +17,7 @@ mod granted;
 mod health;
 mod hub;
 mod hub_deletion;
+mod hub_reading;
 mod hub_sweep;
 mod large;
 mod late;

@@ -65,6 +65,8 @@ async fn users_write_their_own_namespace_and_read_what_is_public() {
     }
     assert_eq!(listed(&alice).await, ["alice/secret", "alice/open"]);
     assert_eq!(listed(&bob).await, ["alice/open"]);
+    let changed = bob.get("/api/models?sort=lastModified").await.json();
+    assert_eq!((changed.as_array().unwrap().len(), &changed[0]["id"]), (1, &json!("alice/open")));
     assert_eq!(files(&bob, "alice/open", "main", 9).await["a.txt"], b"of alice");
     // Public is for reading.
     let before = head(&alice, "alice/open").await;

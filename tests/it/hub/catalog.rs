@@ -65,6 +65,26 @@ async fn repositories_are_found_by_tags_name_and_namespace() {
     assert_eq!(names(&client, "filter=small").await, ["bert"]);
 }
 
+/// A page ends before its metadata take much memory, and the next one goes on.
+#[tokio::test]
+async fn long_metadata_make_more_pages() {
+    let server = TestServer::start();
+    let client = server.client();
+    let long = format!("text: {}", "x".repeat(60_000));
+    for number in 0..12 {
+        with_card(&client, &format!("m{number}"), &long).await;
+    }
+    let first = client.get("/api/models?full=true").await;
+    let count = first.json().as_array().unwrap().len();
+    assert!((2..12).contains(&count), "{count} on the first page");
+    assert_eq!(all(&client, "full=true").await.len(), 12);
+    let tags: Vec<String> = (0..101).map(|number| format!("t{number}")).collect();
+    client.get(&format!("/api/models?filter={}", tags.join(","))).await.problem(400, "invalid_request");
+    assert_eq!(all(&client, "gated=True").await, [Value::Null; 0]);
+    let expanded = all(&client, "search=m11&expand=cardData").await.remove(0);
+    assert_eq!(expanded["cardData"]["text"].as_str().unwrap().len(), 60_000);
+}
+
 #[tokio::test]
 async fn last_changed_repositories_are_first_if_asked_for() {
     let server = TestServer::start();

@@ -49,10 +49,11 @@ impl HubIndex for FaultyIndex {
     fn list_changed_hub_repos(
         &self,
         kind: RepoKind,
+        namespace: Option<String>,
         after: (Timestamp, i64),
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
-        self.inner.list_changed_hub_repos(kind, after, limit)
+        self.inner.list_changed_hub_repos(kind, namespace, after, limit)
     }
 
     fn find_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<ObjectId>, IndexError>> {

@@ -1,0 +1,52 @@
+//! What the server reads of revisions itself: last commits and cards.
+
+use super::Setup;
+use super::hub::{claims, commit, create, head_of, open, put};
+use crate::git::ObjectId;
+use crate::service::{Change, Depth};
+
+fn put_text(path: &str, text: &str) -> Change {
+    Change::Put { path: path.parse().unwrap(), contents: text.as_bytes().to_vec() }
+}
+
+#[tokio::test]
+async fn last_commit_far_back_in_the_history_is_unknown() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    commit(&server, "repo", vec![put("a/b.txt"), put("c.txt")]).await.unwrap();
+    let last = async || -> Vec<(String, Option<ObjectId>)> {
+        let (opened, head) = (open(&server, "repo").await.unwrap(), head_of(&server, "repo").await);
+        let page = server.list_hub_files(&opened, &head, "", Depth::Files, (None, 100)).await.unwrap();
+        let found = server.last_commits(&opened, &head, &page.entries).await.unwrap();
+        let id = |found: Option<std::sync::Arc<crate::index::HubCommit>>| found.map(|commit| commit.id);
+        page.entries.into_iter().map(|entry| entry.path).zip(found.into_iter().map(id)).collect()
+    };
+    let first = head_of(&server, "repo").await;
+    let initial = first.parent;
+    let expected = [(".gitattributes", initial), ("a/b.txt", Some(first.id)), ("c.txt", Some(first.id))];
+    assert_eq!(last().await, expected.map(|(path, id)| (path.to_owned(), id)));
+    // A tenth of what would be looked at.
+    for number in 0..30 {
+        commit(&server, "repo", vec![put_text("c.txt", &number.to_string())]).await.unwrap();
+    }
+    let head = head_of(&server, "repo").await.id;
+    let expected = [(".gitattributes", None), ("a/b.txt", None), ("c.txt", Some(head))];
+    assert_eq!(last().await, expected.map(|(path, id)| (path.to_owned(), id)));
+}
+
+/// The metadata of a card are in memory, but not for a repository that has lost the file.
+#[tokio::test]
+async fn card_is_not_read_from_memory_without_a_claim_to_its_file() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    commit(&server, "repo", vec![put_text("README.md", "---\nlicense: mit\n---\n")]).await.unwrap();
+    let (opened, head) = (open(&server, "repo").await.unwrap(), head_of(&server, "repo").await);
+    for _ in 0..2 {
+        assert_eq!(server.hub_card(&opened, &head).await.unwrap().as_deref(), Some("license: mit\n"));
+    }
+    let file = server.find_hub_file(&opened, &head, "README.md").await.unwrap().blob.file;
+    server.remove_file(&claims("repo"), file, None).await.unwrap();
+    assert_eq!(server.hub_card(&opened, &head).await.unwrap(), None);
+}

@@ -445,19 +445,6 @@ async fn token_of_another_repository_sees_none() {
     assert_eq!(files(&reader, "me/model", "main", 1000).await["secret.txt"], b"secret");
     assert_eq!(commit(&reader, "me/model", None, &[put("x", b"x")]).await.0, 403);
     assert_eq!(reader.get("/api/models/me/model/xet-write-token/main").await.status, 403);
-    // The token that it gets for Xet is for this repository only, and not longer valid.
-    let given = reader.get("/api/models/me/model/xet-read-token/main").await.json();
-    let xet = server.client().bearing(given["accessToken"].as_str().unwrap());
-    assert_eq!(xet.get("/v1/usage").await.json()["repos"][0]["repo"], "models/me/model");
-    assert_eq!(xet.get("/api/models/me/model/auth-check").await.status, 200);
-    // It ends with the token for which it was issued.
-    let caller = issue(&server, "read", "models/me/model", &[]);
-    let given = server.client().bearing(&caller).get("/api/models/me/model/xet-read-token/main").await.json();
-    let derived = server.client().bearing(given["accessToken"].as_str().unwrap());
-    assert_eq!(derived.get("/v1/files").await.status, 200);
-    let revoked = token_command(&server, &["revoke", &caller]);
-    assert!(revoked.status.success(), "{revoked:?}");
-    eventually("the derived token is refused", async || derived.get("/v1/files").await.status == 401).await;
     // Nor does a token of another one learn by a creation that a name is taken.
     let body = json!({ "name": "MODEL", "organization": "me", "type": "model" }).to_string();
     let response = token("write", "models/me/MODEL").post("/api/repos/create", body).await;
@@ -472,6 +459,25 @@ async fn token_of_another_repository_sees_none() {
     let stolen =
         json!({ "key": "copyFile", "value": { "path": "x", "srcPath": "secret.txt", "srcRevision": secret["oid"] } });
     assert_eq!(commit(other, "me/other", None, &[stolen]).await.0, 404);
+}
+
+/// The server makes a token for the transfer of large files, for the token of the caller.
+#[tokio::test]
+async fn token_for_a_transfer_ends_with_that_of_its_caller() {
+    let server = Start::default().with("auth", "token").start();
+    let caller = issue(&server, "write", "models/me/model", &[]);
+    create(&server.client().bearing(&caller), "model").await;
+    let reader = server.client().bearing(&issue(&server, "read", "models/me/model", &[]));
+    let given = reader.get("/api/models/me/model/xet-read-token/main").await.json();
+    let xet = server.client().bearing(given["accessToken"].as_str().unwrap());
+    assert_eq!(xet.get("/v1/usage").await.json()["repos"][0]["repo"], "models/me/model");
+    assert_eq!(xet.get("/api/models/me/model/auth-check").await.status, 200);
+    let given = server.client().bearing(&caller).get("/api/models/me/model/xet-read-token/main").await.json();
+    let derived = server.client().bearing(given["accessToken"].as_str().unwrap());
+    assert_eq!(derived.get("/v1/files").await.status, 200);
+    let revoked = token_command(&server, &["revoke", &caller]);
+    assert!(revoked.status.success(), "{revoked:?}");
+    eventually("the derived token is refused", async || derived.get("/v1/files").await.status == 401).await;
 }
 
 /// What a command of zorb did.

@@ -1,5 +1,6 @@
 //! The SQL of [`HubIndex`](super::HubIndex), one text for every database: parameters are `$1` and
-//! so on, and each statement is in the common part of the dialects.
+//! so on, and each statement is in the common part of the dialects. `LIMIT +$3`, because SQLite
+//! prepares a statement again each time if a parameter alone is its limit.
 
 use std::collections::BTreeMap;
 
@@ -25,21 +26,21 @@ pub(in crate::index) const FIND: &str = "SELECT id, kind, namespace, name, stora
 
 pub(in crate::index) const LIST: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
-     WHERE kind = $1 AND id < $2 AND NOT is_deleted ORDER BY id DESC LIMIT $3";
+     WHERE kind = $1 AND id < $2 AND NOT is_deleted ORDER BY id DESC LIMIT +$3";
 
 pub(in crate::index) const LIST_OF_NAMESPACE: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
-     WHERE kind = $1 AND id < $2 AND NOT is_deleted AND lower_name LIKE $4 ESCAPE '!' ORDER BY id DESC LIMIT $3";
+     WHERE kind = $1 AND id < $2 AND NOT is_deleted AND lower_name LIKE $4 ESCAPE '!' ORDER BY id DESC LIMIT +$3";
 
 pub(in crate::index) const LIST_CHANGED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
      WHERE kind = $1 AND NOT is_deleted AND (updated_at < $2 OR (updated_at = $2 AND id < $3)) \
-     ORDER BY updated_at DESC, id DESC LIMIT $4";
+     ORDER BY updated_at DESC, id DESC LIMIT +$4";
 
 pub(in crate::index) const LIST_CHANGED_OF_NAMESPACE: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
      WHERE kind = $1 AND NOT is_deleted AND (updated_at < $2 OR (updated_at = $2 AND id < $3)) \
-     AND lower_name LIKE $5 ESCAPE '!' ORDER BY updated_at DESC, id DESC LIMIT $4";
+     AND lower_name LIKE $5 ESCAPE '!' ORDER BY updated_at DESC, id DESC LIMIT +$4";
 
 pub(in crate::index) const FIND_UNRECORDED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
@@ -63,19 +64,22 @@ pub(in crate::index) const FIND_RECORDED_DELETION: &str =
 pub(in crate::index) const DROP_SOME: [(&str, i64); 5] = [
     (
         "DELETE FROM hub_commits WHERE repo_id = $1 AND oid IN \
-         (SELECT oid FROM hub_commits WHERE repo_id = $1 LIMIT $2)",
+         (SELECT oid FROM hub_commits WHERE repo_id = $1 LIMIT +$2)",
         64,
     ),
-    ("DELETE FROM hub_trees WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_trees WHERE repo_id = $1 LIMIT $2)", 1),
-    ("DELETE FROM hub_blobs WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_blobs WHERE repo_id = $1 LIMIT $2)", 64),
+    ("DELETE FROM hub_trees WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_trees WHERE repo_id = $1 LIMIT +$2)", 1),
+    (
+        "DELETE FROM hub_blobs WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_blobs WHERE repo_id = $1 LIMIT +$2)",
+        64,
+    ),
     (
         "DELETE FROM hub_unneeded_commits WHERE repo_id = $1 AND oid IN \
-         (SELECT oid FROM hub_unneeded_commits WHERE repo_id = $1 LIMIT $2)",
+         (SELECT oid FROM hub_unneeded_commits WHERE repo_id = $1 LIMIT +$2)",
         64,
     ),
     (
         "DELETE FROM hub_unneeded_files WHERE repo_id = $1 AND file IN \
-         (SELECT file FROM hub_unneeded_files WHERE repo_id = $1 LIMIT $2)",
+         (SELECT file FROM hub_unneeded_files WHERE repo_id = $1 LIMIT +$2)",
         64,
     ),
 ];
@@ -85,7 +89,7 @@ pub(in crate::index) const DROP_REPO: &str = "DELETE FROM hub_repos WHERE id = $
 pub(in crate::index) const FIND_REF: &str = "SELECT target FROM hub_refs WHERE repo_id = $1 AND name = $2";
 
 pub(in crate::index) const LIST_REFS: &str =
-    "SELECT name, target FROM hub_refs WHERE repo_id = $1 AND name > $2 ORDER BY name LIMIT $3";
+    "SELECT name, target FROM hub_refs WHERE repo_id = $1 AND name > $2 ORDER BY name LIMIT +$3";
 
 pub(in crate::index) const FIND_COMMIT: &str = "SELECT oid AS id, tree, parent, at, author, message FROM hub_commits \
      WHERE repo_id = $1 AND oid = $2";
@@ -128,13 +132,13 @@ pub(in crate::index) const PUT_REF: &str = "INSERT INTO hub_refs (repo_id, name,
 pub(in crate::index) const DROP_REF: &str = "DELETE FROM hub_refs WHERE repo_id = $1 AND name = $2";
 
 pub(in crate::index) const LIST_COMMITS: &str = "SELECT oid AS id, tree, parent, at, author, message \
-     FROM hub_commits WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
+     FROM hub_commits WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT +$3";
 
 pub(in crate::index) const LIST_TREES: &str =
-    "SELECT oid AS id, entries FROM hub_trees WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
+    "SELECT oid AS id, entries FROM hub_trees WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT +$3";
 
 pub(in crate::index) const LIST_BLOBS: &str =
-    "SELECT oid AS id, len, sha256, file FROM hub_blobs WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
+    "SELECT oid AS id, len, sha256, file FROM hub_blobs WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT +$3";
 
 pub(in crate::index) const NEXT_UNSWEPT: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
@@ -176,10 +180,10 @@ pub(in crate::index) const UNNEEDED_FILES: UnneededList = UnneededList {
 };
 
 pub(in crate::index) const LIST_UNNEEDED_COMMITS: &str =
-    "SELECT oid AS id, since FROM hub_unneeded_commits WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3";
+    "SELECT oid AS id, since FROM hub_unneeded_commits WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT +$3";
 
 pub(in crate::index) const LIST_UNNEEDED_FILES: &str =
-    "SELECT file, since FROM hub_unneeded_files WHERE repo_id = $1 AND file > $2 ORDER BY file LIMIT $3";
+    "SELECT file, since FROM hub_unneeded_files WHERE repo_id = $1 AND file > $2 ORDER BY file LIMIT +$3";
 
 pub(in crate::index) const FIND_UNNEEDED_FILE: &str =
     "SELECT since FROM hub_unneeded_files WHERE repo_id = $1 AND file = $2";
@@ -196,8 +200,8 @@ pub(in crate::index) const DROP_COMMITS: (&str, &str) = ("DELETE FROM hub_commit
 /// The ids of objects of a kind.
 pub(in crate::index) const fn list_ids(object: HubObject) -> &'static str {
     match object {
-        HubObject::Tree => "SELECT oid FROM hub_trees WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3",
-        HubObject::Blob => "SELECT oid FROM hub_blobs WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT $3",
+        HubObject::Tree => "SELECT oid FROM hub_trees WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT +$3",
+        HubObject::Blob => "SELECT oid FROM hub_blobs WHERE repo_id = $1 AND oid > $2 ORDER BY oid LIMIT +$3",
     }
 }
 

@@ -115,7 +115,7 @@ impl Server {
     }
 
     /// The repositories of a namespace in which these claims have a role, with what they store.
-    /// Public ones of others are left out. At most [`MAX_OWN_COUNT`] of each kind, the newest.
+    /// Public ones of others are left out. At most 1000 of each kind, the newest.
     ///
     /// # Errors
     ///

@@ -140,39 +140,27 @@ impl FromStr for Membership {
     }
 }
 
+/// What a command does to the user of this name, at this time in seconds since 1970.
+type Verb = fn(&mut Accounts, &AccountName, u64) -> Result<(), AccountError>;
+
 pub(super) fn run_user(command: UserCommand) -> anyhow::Result<()> {
-    let now = SystemClock.now().as_secs();
-    let (UserArgs { name, change }, verb) = match command {
+    let (UserArgs { name, change }, action, done, verb): (_, _, _, Verb) = match command {
         UserCommand::List(args) => return list_users(args),
         UserCommand::Token(args) => return issue(&args),
-        UserCommand::Add(args) => (args, Verb::Add),
-        UserCommand::Revoke(args) => (args, Verb::Revoke),
-        UserCommand::Disable(args) => (args, Verb::Disable),
-        UserCommand::Enable(args) => (args, Verb::Enable),
-    };
-    let (action, done) = match verb {
-        Verb::Add => ("zorb user add", "added the user"),
-        Verb::Revoke => ("zorb user revoke", "revoked all tokens of"),
-        Verb::Disable => ("zorb user disable", "disabled"),
-        Verb::Enable => ("zorb user enable", "enabled"),
+        UserCommand::Add(args) => {
+            (args, "zorb user add", "added the user", |accounts, name, _| accounts.add_user(name.clone()))
+        }
+        UserCommand::Revoke(args) => (args, "zorb user revoke", "revoked all tokens of", Accounts::revoke_tokens),
+        UserCommand::Disable(args) => {
+            (args, "zorb user disable", "disabled", |accounts, name, _| accounts.set_enabled(name, false))
+        }
+        UserCommand::Enable(args) => {
+            (args, "zorb user enable", "enabled", |accounts, name, _| accounts.set_enabled(name, true))
+        }
     };
     let line = AuditLine { action, subject: Some(name.to_string()), ..AuditLine::default() };
-    change.make(vec![line], |accounts| match verb {
-        Verb::Add => accounts.add_user(name.clone()),
-        Verb::Revoke => accounts.revoke_tokens(&name, now),
-        Verb::Disable => accounts.set_enabled(&name, false),
-        Verb::Enable => accounts.set_enabled(&name, true),
-    })?;
+    change.make(vec![line], |accounts| verb(accounts, &name, SystemClock.now().as_secs()))?;
     change.report(&json!({ "user": name.as_str(), "done": action }), format_args!("{done} {name}"))
-}
-
-/// What is done to a user.
-#[derive(Clone, Copy)]
-enum Verb {
-    Add,
-    Revoke,
-    Disable,
-    Enable,
 }
 
 pub(super) fn run_org(command: OrgCommand) -> anyhow::Result<()> {

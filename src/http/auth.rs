@@ -89,19 +89,18 @@ pub(super) async fn guard(
         let detail = format!("This request requires a token with the scope {needed}; the token has {}.", claims.scope);
         return Err(Problem::new(Code::Forbidden, detail));
     }
-    if !is_of_hub {
-        let whose = match &claims.repo {
-            RepoScope::Namespace(_) => format!("for the namespace {}", claims.repo),
-            RepoScope::Account(account) => format!("of the user {}", account.name()),
-            RepoScope::All | RepoScope::One(_) | RepoScope::Public(_) => String::new(),
-        };
-        if !whose.is_empty() {
-            let detail = format!(
-                "This token is {whose}, and only hf and other clients of the Hub can use it; issue a token for one \
-                 repository."
-            );
-            return Err(Problem::new(Code::Forbidden, detail));
-        }
+    let only_for_hub = match &claims.repo {
+        _ if is_of_hub => None,
+        RepoScope::Namespace(_) => Some(format!("for the namespace {}", claims.repo)),
+        RepoScope::Account(account) => Some(format!("of the user {}", account.name())),
+        RepoScope::All | RepoScope::One(_) | RepoScope::Public(_) => None,
+    };
+    if let Some(whose) = only_for_hub {
+        let detail = format!(
+            "This token is {whose}, and only hf and other clients of the Hub can use it; issue a token for one \
+             repository."
+        );
+        return Err(Problem::new(Code::Forbidden, detail));
     }
     request.extensions_mut().insert(Caller(claims));
     Ok(next.run(request).await)

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderValue;
 use axum::http::header::LINK;
@@ -109,6 +108,9 @@ pub(super) async fn list(
             metadata_sum += head.as_ref().and_then(|head| head.metadata.as_ref()).map_or(0, |metadata| metadata.len());
             found.extend(describe(&state, repo, head, (&wanted.tags, has_card)).await);
         }
+        if found.len() == limit {
+            break;
+        }
     }
     let count = found.len();
     let mut response = render(&state, count, ResponseBudget::default(), move || found).await?;
@@ -132,7 +134,9 @@ async fn describe(
     let write = move || {
         if let (Some(fields), Some(head)) = (description.as_object_mut(), head) {
             fields.insert("sha".to_owned(), json!(head.commit.id.to_string()));
-            card::describe(fields, kind, &head.metadata.unwrap_or_default());
+            if let Some(metadata) = head.metadata {
+                card::describe(fields, kind, &metadata);
+            }
             if !has_card {
                 fields.remove("cardData");
             }
@@ -149,8 +153,7 @@ async fn describe(
 fn place(pairs: &Pairs) -> Result<RepoPlace, HubProblem> {
     let is_by_change = pairs.get("sort") == Some("lastModified");
     let Some(cursor) = pairs.get("cursor") else {
-        let first = RepoPlace::Changed(Timestamp::from_millis(i64::MAX.unsigned_abs()), i64::MAX);
-        return Ok(if is_by_change { first } else { RepoPlace::Created(i64::MAX) });
+        return Ok(if is_by_change { RepoPlace::LAST_CHANGED } else { RepoPlace::NEWEST });
     };
     let parsed = match cursor.split_once('-') {
         Some((at, id)) if is_by_change => {
@@ -178,7 +181,7 @@ pub(super) fn link(response: &mut Response, url: &str) {
 }
 
 /// `GET /api/settings/repositories`: those of the caller, with what they store.
-pub(super) async fn own(State(state): State<AppState>, Caller(claims): Caller) -> Result<Json<Value>, HubProblem> {
+pub(super) async fn own(State(state): State<AppState>, Caller(claims): Caller) -> Result<Response, HubProblem> {
     let namespace = name_of(&claims);
     stored(&state, &claims, &namespace).await
 }
@@ -188,14 +191,15 @@ pub(super) async fn of_organization(
     State(state): State<AppState>,
     Caller(claims): Caller,
     NamespacePath(namespace): NamespacePath,
-) -> Result<Json<Value>, HubProblem> {
+) -> Result<Response, HubProblem> {
     stored(&state, &claims, namespace.as_str()).await
 }
 
-async fn stored(state: &AppState, claims: &Claims, namespace: &str) -> Result<Json<Value>, HubProblem> {
+async fn stored(state: &AppState, claims: &Claims, namespace: &str) -> Result<Response, HubProblem> {
     let repos = state.server.own_hub_repos(claims, namespace).await?;
+    let count = repos.len();
     let all: u64 = repos.iter().map(|repo| repo.stored_len).sum();
-    let describe = |StoredRepo { repo, stored_len }: &StoredRepo| {
+    let describe = move |StoredRepo { repo, stored_len }: &StoredRepo| {
         // The share in percent, with two digits.
         let share = stored_len.saturating_mul(10_000).checked_div(all).unwrap_or(0);
         json!({
@@ -207,5 +211,6 @@ async fn stored(state: &AppState, claims: &Claims, namespace: &str) -> Result<Js
             "storagePercent": share as f64 / 100.0,
         })
     };
-    Ok(Json(repos.iter().map(describe).collect()))
+    let write = move || repos.iter().map(describe).collect::<Vec<Value>>();
+    Ok(render(state, count, ResponseBudget::default(), write).await?)
 }

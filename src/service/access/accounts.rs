@@ -87,11 +87,6 @@ impl User {
 }
 
 impl Accounts {
-    /// No accounts.
-    pub(super) const fn new() -> Self {
-        Self { users: BTreeMap::new(), organizations: BTreeMap::new() }
-    }
-
     /// The users, by name.
     pub fn users(&self) -> impl Iterator<Item = &User> {
         self.users.values()
@@ -233,8 +228,12 @@ impl Accounts {
             }
             ORGANIZATION => self.add_organization(next()?.parse().ok()?).ok()?,
             MEMBER => {
-                let (organization, user, role) = (next()?.parse().ok()?, next()?.parse().ok()?, next()?.parse().ok()?);
-                self.set_member(&organization, &user, Some(role)).ok()?;
+                let (organization, user): (AccountName, AccountName) = (next()?.parse().ok()?, next()?.parse().ok()?);
+                let known = self.user(&user).ok()?.account.organizations();
+                if known.iter().any(|(name, _)| name.key() == organization.key()) {
+                    return None;
+                }
+                self.set_member(&organization, &user, Some(next()?.parse().ok()?)).ok()?;
             }
             _ => return Some(false),
         }

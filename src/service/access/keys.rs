@@ -95,12 +95,12 @@ impl fmt::Display for KeyId {
 impl KeyRing {
     /// A ring of one key with the number 1. The secret must come from the system's random source.
     #[must_use]
-    pub const fn new(secret: [u8; SECRET_LEN]) -> Self {
+    pub fn new(secret: [u8; SECRET_LEN]) -> Self {
         Self {
             older: Vec::new(),
             current: Key { id: KeyId(1), secret },
             revoked: BTreeMap::new(),
-            accounts: Accounts::new(),
+            accounts: Accounts::default(),
         }
     }
 

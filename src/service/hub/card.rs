@@ -28,11 +28,7 @@ impl Server {
     /// The index does not respond.
     pub async fn hub_card(&self, open: &OpenRepo, commit: &HubCommit) -> Result<Option<Arc<str>>, HubError> {
         // Also with the metadata in memory: the caller may have lost the claim to the file.
-        let file = match self.find_hub_file(open, commit, "README.md").await {
-            Ok(found) => found.file,
-            Err(HubError::NoEntry { .. }) => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let Some(file) = self.find_file_of(open, commit, "README.md").await? else { return Ok(None) };
         let hash = file.hash;
         if let Some(known) = self.store.cards.get(&hash) {
             return Ok(Some(known));
@@ -51,14 +47,24 @@ impl Server {
     ///
     /// The index does not respond.
     pub async fn hub_gitignore(&self, open: &OpenRepo, commit: &HubCommit) -> Result<Option<String>, HubError> {
-        let file = match self.find_hub_file(open, commit, ".gitignore").await {
-            Ok(found) => found.file,
-            Err(HubError::NoEntry { .. }) => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let Some(file) = self.find_file_of(open, commit, ".gitignore").await? else { return Ok(None) };
         // One byte more, by which a longer one is known.
         let bytes = self.read_start(open, file, MAX_IGNORE_LEN as u64 + 1).await;
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// The contents of a file of a commit; `None` if there is none.
+    async fn find_file_of(
+        &self,
+        open: &OpenRepo,
+        commit: &HubCommit,
+        path: &str,
+    ) -> Result<Option<RegisteredFile>, HubError> {
+        match self.find_hub_file(open, commit, path).await {
+            Ok(found) => Ok(Some(found.file)),
+            Err(HubError::NoEntry { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The beginning of a file; `None` if it is empty or cannot be read.

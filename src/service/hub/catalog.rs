@@ -39,6 +39,12 @@ pub struct RepoHead {
 }
 
 impl RepoPlace {
+    /// The beginning of the list by creation.
+    pub const NEWEST: Self = Self::Created(i64::MAX);
+
+    /// The beginning of the list by change.
+    pub const LAST_CHANGED: Self = Self::Changed(Timestamp::from_millis(i64::MAX.unsigned_abs()), i64::MAX);
+
     /// Whether this repository comes after the place.
     fn precedes(self, repo: &HubRepo) -> bool {
         match self {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{HubEntry, HubError, OpenRepo};
-use crate::git::{EntryKind, ObjectId, RepoPath, Tree};
+use crate::git::{EntryKind, ObjectId, RepoPath};
 use crate::index::HubCommit;
 use crate::service::Server;
 
@@ -49,77 +49,64 @@ impl Server {
             directories.entry(directory).or_insert_with(new).left.push((name.to_owned(), number));
         }
         for (path, directory) in &mut directories {
-            if let Some((id, _)) = self.find_directory(open, commit.tree, path).await? {
+            if let Some(id) = self.find_directory(open, commit.tree, path).await? {
                 directory.id = id;
             }
         }
-        let (mut child, mut step_count) = (Arc::new(commit.clone()), 0);
-        while !directories.is_empty() && step_count < MAX_STEP_COUNT {
-            let parent = match child.parent {
-                Some(id) => {
-                    let parent = self.store.index.find_hub_commit(open.repo.id, id).await?;
-                    Some(parent.ok_or_else(|| open.inconsistent(format!("commit {id}")))?)
-                }
-                None => None,
-            };
-            let entry_count = self.store.tree(open, child.tree).await?.count();
-            step_count += 1 + entry_count / STEP_ENTRY_COUNT;
-            if parent.as_ref().is_none_or(|parent| parent.tree != child.tree) {
-                let roots = match &parent {
-                    Some(parent) => {
-                        Some((self.store.tree(open, parent.tree).await?, self.store.tree(open, child.tree).await?))
-                    }
-                    None => None,
-                };
-                for (path, directory) in &mut directories {
-                    let (first, _) = path.split_once('/').unwrap_or((path, ""));
-                    let is_same = |(before, after): &(Arc<Tree>, Arc<Tree>)| before.get(first) == after.get(first);
-                    if !first.is_empty() && roots.as_ref().is_some_and(is_same) {
-                        continue;
-                    }
-                    let before = match &parent {
-                        Some(parent) => self.find_directory(open, parent.tree, path).await?,
-                        None => None,
-                    };
-                    let entry_count = before.as_ref().map_or(0, |(_, tree)| tree.count());
-                    step_count += 1 + path.split('/').count() + entry_count / STEP_ENTRY_COUNT;
-                    if before.as_ref().is_some_and(|(id, _)| *id == directory.id) {
-                        continue;
-                    }
-                    directory.left.retain(|(name, number)| {
-                        let old = before.as_ref().and_then(|(_, tree)| tree.get(name)).map(|entry| entry.id);
-                        let is_same = entries.get(*number).is_some_and(|entry| old == Some(entry.id));
-                        if let Some(found) = found.get_mut(*number).filter(|_| !is_same) {
-                            *found = Some(Arc::clone(&child));
-                        }
-                        is_same
-                    });
-                    if let Some((id, _)) = before {
-                        directory.id = id;
-                    }
-                }
-                directories.retain(|_, directory| !directory.left.is_empty());
+        let (mut child, mut child_root) = (Arc::new(commit.clone()), self.store.tree(open, commit.tree).await?);
+        let mut step_count = 0;
+        while let Some(id) = child.parent {
+            step_count += 1 + child_root.count() / STEP_ENTRY_COUNT;
+            if directories.is_empty() || step_count > MAX_STEP_COUNT {
+                return Ok(found);
             }
-            let Some(parent) = parent else { break };
-            child = Arc::new(parent);
+            let parent = self.store.index.find_hub_commit(open.repo.id, id).await?;
+            let parent = parent.ok_or_else(|| open.inconsistent(format!("commit {id}")))?;
+            let parent_root = self.store.tree(open, parent.tree).await?;
+            for (path, directory) in &mut directories {
+                let (first, _) = path.split_once('/').unwrap_or((path, ""));
+                if !first.is_empty() && parent_root.get(first) == child_root.get(first) {
+                    continue;
+                }
+                step_count += path.split('/').count();
+                let before = self.find_directory(open, parent.tree, path).await?;
+                if before == Some(directory.id) {
+                    continue;
+                }
+                let tree = match before {
+                    Some(id) => self.store.tree(open, id).await?,
+                    None => Arc::default(),
+                };
+                step_count += tree.count() / STEP_ENTRY_COUNT;
+                directory.left.retain(|(name, number)| {
+                    let old = tree.get(name).map(|entry| entry.id);
+                    let is_same = entries.get(*number).is_some_and(|entry| old == Some(entry.id));
+                    if let Some(found) = found.get_mut(*number).filter(|_| !is_same) {
+                        *found = Some(Arc::clone(&child));
+                    }
+                    is_same
+                });
+                directory.id = before.unwrap_or(directory.id);
+            }
+            directories.retain(|_, directory| !directory.left.is_empty());
+            (child, child_root) = (Arc::new(parent), parent_root);
+        }
+        // What is left was there from the first commit on.
+        for (_, number) in directories.into_values().flat_map(|directory| directory.left) {
+            if let Some(found) = found.get_mut(number) {
+                *found = Some(Arc::clone(&child));
+            }
         }
         Ok(found)
     }
 
-    /// The directory at a path, with its id; `None` if there is none.
-    async fn find_directory(
-        &self,
-        open: &OpenRepo,
-        root: ObjectId,
-        path: &str,
-    ) -> Result<Option<(ObjectId, Arc<Tree>)>, HubError> {
-        let mut id = root;
-        if !path.is_empty() {
-            let Ok(path) = path.parse::<RepoPath>() else { return Ok(None) };
-            let entry = self.store.find_entry(open, root, &path).await?;
-            let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::Directory) else { return Ok(None) };
-            id = entry.id;
+    /// The id of the directory at a path; `None` if there is none.
+    async fn find_directory(&self, open: &OpenRepo, root: ObjectId, path: &str) -> Result<Option<ObjectId>, HubError> {
+        if path.is_empty() {
+            return Ok(Some(root));
         }
-        Ok(Some((id, self.store.tree(open, id).await?)))
+        let Ok(path) = path.parse::<RepoPath>() else { return Ok(None) };
+        let entry = self.store.find_entry(open, root, &path).await?;
+        Ok(entry.filter(|entry| entry.kind == EntryKind::Directory).map(|entry| entry.id))
     }
 }

@@ -70,12 +70,9 @@ impl Server {
         is_private: bool,
     ) -> Result<(), HubError> {
         let storage_name = name.storage_name();
-        let acting = acting_claims(claims, &storage_name, false).filter(|claims| claims.allow(Scope::Write));
-        let may_create = match &claims.repo {
-            RepoScope::Account(account) => account.creates_in(name.namespace()),
-            _ => true,
-        };
-        let acting = acting.filter(|_| may_create);
+        let is_elsewhere = matches!(&claims.repo, RepoScope::Account(account) if !account.creates_in(name.namespace()));
+        let may_create = |acting: &Claims| acting.allow(Scope::Write) && !is_elsewhere;
+        let acting = acting_claims(claims, &storage_name, false).filter(may_create);
         let acting = acting.ok_or(HubError::ReadOnly)?;
         let exists = || HubError::Exists { what: format!("{}/{}", name.namespace(), name.name()) };
         // A refusal has no record: the next start would apply it after a kill. So whatever can

@@ -38,7 +38,7 @@ impl Seen {
 pub(super) async fn seen(server: &Arc<Server>) -> BTreeMap<String, Seen> {
     let mut found = BTreeMap::new();
     let (repos, _) =
-        server.list_hub_repos(&Claims::UNRESTRICTED, RepoKind::Model, RepoPlace::Created(i64::MAX), 100).await.unwrap();
+        server.list_hub_repos(&Claims::UNRESTRICTED, RepoKind::Model, RepoPlace::NEWEST, 100).await.unwrap();
     for repo in repos {
         let open = open(server, &repo.name).await.unwrap();
         let mut refs = BTreeMap::new();

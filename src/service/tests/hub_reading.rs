@@ -19,14 +19,14 @@ async fn last_commit_far_back_in_the_history_is_unknown() {
         let (opened, head) = (open(&server, "repo").await.unwrap(), head_of(&server, "repo").await);
         let page = server.list_hub_files(&opened, &head, "", Depth::Files, (None, 100)).await.unwrap();
         let found = server.last_commits(&opened, &head, &page.entries).await.unwrap();
-        let id = |found: Option<std::sync::Arc<crate::index::HubCommit>>| found.map(|commit| commit.id);
-        page.entries.into_iter().map(|entry| entry.path).zip(found.into_iter().map(id)).collect()
+        let found = found.into_iter().map(|commit| commit.map(|commit| commit.id));
+        page.entries.into_iter().map(|entry| entry.path).zip(found).collect()
     };
     let first = head_of(&server, "repo").await;
     let initial = first.parent;
     let expected = [(".gitattributes", initial), ("a/b.txt", Some(first.id)), ("c.txt", Some(first.id))];
     assert_eq!(last().await, expected.map(|(path, id)| (path.to_owned(), id)));
-    // A tenth of what would be looked at.
+    // Each takes two of 40 steps.
     for number in 0..30 {
         commit(&server, "repo", vec![put_text("c.txt", &number.to_string())]).await.unwrap();
     }

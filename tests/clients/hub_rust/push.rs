@@ -12,11 +12,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let id = format!("{namespace}/rust");
     client.create_repository().repo_id(&id).repo_type(RepoTypeModel).private(true).send()?;
     let repo = client.model(namespace.as_str(), "rust");
-    repo.upload_folder().folder_path(from.as_str()).commit_message("a folder").send()?;
+    repo.upload_folder().folder_path(from.as_str()).commit_message("a directory").send()?;
     let source = AddSource::bytes(b"one more".to_vec());
     let more = repo.upload_file().source(source).path_in_repo("more.txt").commit_message("a file").send()?;
     let titles: Vec<String> = repo.list_commits().send()?.into_iter().map(|commit| commit.title).collect();
-    assert_eq!(titles, ["a file", "a folder", "initial commit"]);
+    assert_eq!(titles, ["a file", "a directory", "initial commit"]);
     assert!(repo.list_tree().recursive(true).expand(true).send()?.len() > 3);
     repo.create_branch().branch("b").send()?;
     repo.create_tag().tag("v1").send()?;

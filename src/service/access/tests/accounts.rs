@@ -81,6 +81,7 @@ fn malformed_line_of_an_account_makes_the_file_invalid() {
         "user alice 5 enabled\nmember acme alice write",
         "member acme alice write\nuser alice 5 enabled\norganization acme",
         "users alice 5 enabled",
+        "user alice 5 enabled\norganization acme\nmember acme alice write\nmember ACME Alice read",
     ] {
         assert!(!is_valid(lines), "{lines:?}");
     }
@@ -97,14 +98,14 @@ fn users_and_organizations_share_one_space_of_names() {
         assert_eq!(accounts.add_user(name(taken)), exists, "{taken}");
         assert_eq!(accounts.add_organization(name(taken)), exists, "{taken}");
     }
-    let nobody = name("nobody");
-    assert_eq!(accounts.set_member(&name("acme"), &nobody, None), Err(AccountError::NoUser(nobody.clone())));
+    let absent = name("absent");
+    assert_eq!(accounts.set_member(&name("acme"), &absent, None), Err(AccountError::NoUser(absent.clone())));
     assert_eq!(
         accounts.set_member(&name("alice"), &name("bob"), Some(Role::Read)),
         Err(AccountError::NoOrganization(name("alice")))
     );
-    assert_eq!(accounts.revoke_tokens(&nobody, NOW), Err(AccountError::NoUser(nobody.clone())));
-    assert_eq!(accounts.set_enabled(&nobody, true), Err(AccountError::NoUser(nobody)));
+    assert_eq!(accounts.revoke_tokens(&absent, NOW), Err(AccountError::NoUser(absent.clone())));
+    assert_eq!(accounts.set_enabled(&absent, true), Err(AccountError::NoUser(absent)));
     assert_eq!(accounts, super::accounts::accounts(), "a refusal changes nothing");
 }
 

@@ -12,7 +12,7 @@ mod namespace;
 mod rights;
 mod squash;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -579,7 +579,7 @@ async fn acknowledged_commits_survive_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     let begin = || Start::default().data_dir(directory.path()).start();
     let mut acknowledged: Vec<(String, String)> = Vec::new();
-    let mut committed_count = 0;
+    let (mut committed_count, mut head) = (0, None);
     for round in 0..round_count {
         let server = begin();
         if round == 0 {
@@ -596,15 +596,17 @@ async fn acknowledged_commits_survive_a_kill() {
         server.kill();
         let made = committing.await.unwrap();
         committed_count += usize::from(!made.is_empty());
+        // The earlier ones are before the head of the last round, and all are read at the end.
+        head = Some(check_acknowledged(&begin().client(), &made, head.as_deref()).await);
         acknowledged.extend(made);
-        check_acknowledged(&begin().client(), &acknowledged).await;
     }
+    check_acknowledged(&begin().client(), &acknowledged, None).await;
     assert!(committed_count * 2 >= round_count, "only {committed_count} of {round_count} rounds made a commit");
     files(&begin().client(), "me/model", "main", 1000).await;
     // The registration log has them, too.
     lost::rebuild(directory.path());
     let rebuilt = begin();
-    check_acknowledged(&rebuilt.client(), &acknowledged).await;
+    check_acknowledged(&rebuilt.client(), &acknowledged, None).await;
     files(&rebuilt.client(), "me/model", "main", 1000).await;
 }
 
@@ -624,17 +626,25 @@ async fn commit_until_it_breaks(client: Client, round: usize) -> Vec<(String, St
     made
 }
 
-async fn check_acknowledged(client: &Client, acknowledged: &[(String, String)]) {
+/// Checks that these commits are the head or before it, and after `known` if given, and reads their
+/// files. Returns the head.
+async fn check_acknowledged(client: &Client, acknowledged: &[(String, String)], known: Option<&str>) -> String {
     let (mut history, mut next) = (Vec::new(), Some("/api/models/me/model/commits/main?limit=1000".to_owned()));
+    let mut is_known_there = known.is_none();
     while let Some(path) = next.take() {
         let page = client.get(&path).await;
-        let ids = page.json().as_array().unwrap().iter().map(|commit| commit["id"].to_string()).collect::<Vec<_>>();
-        history.extend(ids);
-        next = next_page(client, &page);
+        for commit in page.json().as_array().unwrap() {
+            history.push(commit["id"].as_str().unwrap().to_owned());
+        }
+        is_known_there = is_known_there || history.iter().any(|id| Some(id.as_str()) == known);
+        next = next_page(client, &page).filter(|_| known.is_none() || !is_known_there);
     }
+    assert!(is_known_there, "the head of before, {known:?}, is lost");
+    let later: HashSet<&str> = history.iter().map(String::as_str).take_while(|id| Some(*id) != known).collect();
     for (id, path) in acknowledged {
-        assert!(history.contains(&format!("\"{id}\"")), "the commit of {path} is lost");
+        assert!(later.contains(id.as_str()), "the commit of {path} is lost");
         let found = client.get(&format!("/me/model/resolve/main/{path}")).await;
         assert_eq!((found.status, &found.body[..]), (200, path.as_bytes()));
     }
+    history.swap_remove(0)
 }

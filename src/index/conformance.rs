@@ -94,6 +94,7 @@ mod files;
 mod grants;
 mod health;
 mod hub;
+mod hub_rename;
 mod hub_sweep;
 mod listing;
 mod named;

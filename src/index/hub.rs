@@ -6,6 +6,8 @@
 
 mod deletion;
 mod deletion_verbs;
+mod rename;
+mod rename_verbs;
 pub(in crate::index) mod sql;
 mod sweep;
 mod sweep_verbs;
@@ -21,6 +23,8 @@ use crate::runtime::clock::Timestamp;
 
 pub use self::deletion::HubDeletionIndex;
 pub(super) use self::deletion_verbs::hub_deletion_verbs;
+pub use self::rename::HubRenameIndex;
+pub(super) use self::rename_verbs::hub_rename_verbs;
 pub use self::sweep::{HubGenerations, HubObject, HubSweepIndex, UnneededCommit, UnneededFile};
 pub(super) use self::sweep_verbs::hub_sweep_verbs;
 pub(super) use self::verbs::hub_verbs;
@@ -124,7 +128,7 @@ pub struct HubTree {
 pub trait HubIndex {
     /// Creates a repository whose branch `main` names this commit. The directories and files of the
     /// commit are added with it. `record` is the number of its record. `None` if a repository of
-    /// this kind has the name, in any case.
+    /// this kind has the name, in any case, or one has the storage name.
     fn create_hub_repo(
         &self,
         repo: NewHubRepo,
@@ -233,8 +237,8 @@ pub trait HubIndex {
     ) -> BoxFuture<'_, Result<Vec<HubBlob>, IndexError>>;
 
     /// Creates a repository from a copy, without branches. Returns its number, which differs from
-    /// that of the copy. A repository with this storage name stays, with the times and the
-    /// visibility of the copy.
+    /// that of the copy. A repository with this storage name stays, with the name, the times and
+    /// the visibility of the copy; a name that it had before becomes a former one.
     fn restore_hub_repo(&self, copy: HubRepo) -> BoxFuture<'_, Result<i64, IndexError>>;
 
     /// Adds commits to a repository. Those that it has stay as they are.
@@ -255,6 +259,14 @@ pub trait HubIndex {
 
     /// Deletes the repositories without any branch or tag: their copy was cut off.
     fn discard_hub_repos(&self) -> BoxFuture<'_, Result<(), IndexError>>;
+}
+
+impl HubRepo {
+    /// The name by which repositories of a kind are unique: `namespace/name` in small letters.
+    #[must_use]
+    pub fn lower_name(&self) -> String {
+        lower_name(&self.namespace, &self.name)
+    }
 }
 
 impl RepoKind {

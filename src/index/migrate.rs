@@ -42,6 +42,7 @@ pub(super) const SQLITE: Migrations = &[
     (21, "hub_records", include_str!("../../migrations/sqlite/0021_hub_records.sql")),
     (22, "hub_deletion", include_str!("../../migrations/sqlite/0022_hub_deletion.sql")),
     (23, "hub_sweep", include_str!("../../migrations/sqlite/0023_hub_sweep.sql")),
+    (24, "hub_former_names", include_str!("../../migrations/sqlite/0024_hub_former_names.sql")),
 ];
 
 /// Every file in `migrations/postgres`, likewise compared by a test.
@@ -52,6 +53,7 @@ pub(super) const POSTGRES: Migrations = &[
     (3, "hub_records", include_str!("../../migrations/postgres/0003_hub_records.sql")),
     (4, "hub_deletion", include_str!("../../migrations/postgres/0004_hub_deletion.sql")),
     (5, "hub_sweep", include_str!("../../migrations/postgres/0005_hub_sweep.sql")),
+    (6, "hub_former_names", include_str!("../../migrations/postgres/0006_hub_former_names.sql")),
 ];
 
 /// Brings the database to the schema version of this program.

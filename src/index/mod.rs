@@ -72,8 +72,8 @@ pub use self::files::{DedupHit, FileIndex, FileRow, Reader};
 pub use self::grants::{GrantIndex, SpentGrant};
 pub use self::health::{AffectedFiles, HealthIndex, HealthSums, XorbHealth};
 pub use self::hub::{
-    HubBlob, HubCommit, HubDeletionIndex, HubGenerations, HubIndex, HubObject, HubRef, HubRepo, HubSweepIndex, HubTree,
-    NewHubRepo, RepoKind, UnneededCommit, UnneededFile,
+    HubBlob, HubCommit, HubDeletionIndex, HubGenerations, HubIndex, HubObject, HubRef, HubRenameIndex, HubRepo,
+    HubSweepIndex, HubTree, NewHubRepo, RepoKind, UnneededCommit, UnneededFile,
 };
 pub use self::listing::{FileEntry, ListIndex, XorbEntry};
 pub use self::objects::{DeadObject, ObjectIndex, ObjectSums};
@@ -97,6 +97,7 @@ pub trait Index:
     + HealthIndex
     + HubIndex
     + HubDeletionIndex
+    + HubRenameIndex
     + HubSweepIndex
     + ListIndex
     + ObjectIndex

@@ -327,7 +327,7 @@ def change(directory, auth, head):
 
 
 def end(directory, auth):
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, hf_hub_download
 
     api = HfApi()
     files = set(api.list_repo_files(REPO))
@@ -341,8 +341,15 @@ def end(directory, auth):
         except TypeError:
             api.update_repo_settings(REPO, private=visibility == "private")
         assert api.model_info(REPO).private == (visibility == "private")
+    # Also a commit goes to the renamed repository under its former name.
+    api.move_repo(from_id=REPO, to_id="me/later")
+    assert {api.model_info(name).id for name in (REPO, "me/later")} == {"me/later"}
+    head = api.upload_file(repo_id=REPO, path_or_fileobj=b"late\n", path_in_repo="late.txt").oid
+    assert api.model_info("me/later").sha == head
+    assert open(hf_hub_download(REPO, "late.txt"), "rb").read() == b"late\n"
+    api.move_repo(from_id="me/later", to_id=REPO)
     api.delete_repo(REPO)
-    assert not api.repo_exists(REPO)
+    assert not api.repo_exists(REPO) and not api.repo_exists("me/later")
     api.delete_repo(REPO, missing_ok=True)
     # The name is free, and nothing of the old repository is in the new one.
     api.create_repo(REPO)

@@ -9,6 +9,7 @@ mod last_commit;
 mod lfs;
 mod lost;
 mod namespace;
+mod rename;
 mod rights;
 mod squash;
 

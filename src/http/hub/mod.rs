@@ -69,6 +69,11 @@ fn for_repos() -> Vec<Route> {
             .takes(json())
             .responses(200, "deleted", json())
             .fails(&[404]),
+        Route::post("/api/repos/move", Write, repos::rename)
+            .says("Rename a repository in its namespace; the former name leads to it until another one takes it")
+            .takes(json())
+            .responses(200, "renamed", json())
+            .fails(&[404, 409]),
         Route::put("/api/{kind}/{namespace}/{name}/settings", Write, repos::set)
             .says("Make a repository private or public")
             .takes(json())

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::problem::HubProblem;
 use super::target::{Pairs, Target};
-use super::wire::{self, CardJson, CreateJson, DeleteJson, SettingsJson};
+use super::wire::{self, CardJson, CreateJson, DeleteJson, MoveJson, SettingsJson};
 use super::{MAX_BODY_LEN, card};
 use crate::http::AppState;
 use crate::http::audit::AuditContext;
@@ -120,6 +120,21 @@ pub(super) async fn delete(
     let name = parse_name(&claims, kind.as_deref(), organization, name)?;
     audit.set_hub_repo(&name);
     state.server.delete_hub_repo(&claims, &name).await?;
+    Ok(Json(json!({})))
+}
+
+/// `POST /api/repos/move`.
+pub(super) async fn rename(
+    State(state): State<AppState>,
+    Caller(claims): Caller,
+    audit: AuditContext,
+    body: Body,
+) -> Result<Json<Value>, HubProblem> {
+    let MoveJson { from, to, kind } = parse(&state, body).await?;
+    let from = parse_name(&claims, kind.as_deref(), None, from)?;
+    let to = parse_name(&claims, kind.as_deref(), None, to)?;
+    audit.set_hub_repo(&from);
+    state.server.rename_hub_repo(&claims, &from, &to).await?;
     Ok(Json(json!({})))
 }
 

@@ -28,6 +28,17 @@ pub(super) struct DeleteJson {
     pub(super) kind: Option<String>,
 }
 
+/// Body of `POST /api/repos/move`.
+#[derive(Debug, Deserialize)]
+pub(super) struct MoveJson {
+    #[serde(rename = "fromRepo")]
+    pub(super) from: String,
+    #[serde(rename = "toRepo")]
+    pub(super) to: String,
+    #[serde(rename = "type")]
+    pub(super) kind: Option<String>,
+}
+
 /// Body of `PUT …/settings`.
 #[derive(Debug, Deserialize)]
 pub(super) struct SettingsJson {

@@ -28,7 +28,7 @@ pub(super) fn id(byte: u8) -> ObjectId {
     ObjectId::from_bytes([byte; 20])
 }
 
-fn repo(kind: RepoKind, name: &str) -> NewHubRepo {
+pub(super) fn repo(kind: RepoKind, name: &str) -> NewHubRepo {
     NewHubRepo {
         kind,
         namespace: "Acme".to_owned(),

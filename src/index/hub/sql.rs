@@ -24,6 +24,38 @@ pub(in crate::index) const CREATE: &str = "INSERT INTO hub_repos \
 pub(in crate::index) const FIND: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos WHERE kind = $1 AND lower_name = $2 AND is_deleted = $3";
 
+pub(in crate::index) const FIND_STORED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE storage_name = $1 AND NOT is_deleted";
+
+pub(in crate::index) const FIND_STORAGE_NAME: &str = "SELECT id FROM hub_repos WHERE storage_name = $1";
+
+pub(in crate::index) const LIST_RENAMED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE NOT is_deleted \
+     AND id IN (SELECT repo_id FROM hub_former_names WHERE kind = $1 AND lower_name = $2) \
+     ORDER BY created_at DESC, id DESC LIMIT +$3";
+
+pub(in crate::index) const FIND_RECORDED: &str = "SELECT id FROM hub_repos WHERE id = $1 AND is_recorded";
+
+/// The present name becomes a former one, if it is not `$2`.
+pub(in crate::index) const KEEP_FORMER_NAME: &str = "INSERT INTO hub_former_names (kind, lower_name, repo_id) \
+     SELECT kind, lower_name, id FROM hub_repos WHERE storage_name = $1 AND lower_name <> $2 \
+     ON CONFLICT DO NOTHING";
+
+pub(in crate::index) const DROP_FORMER_NAME: &str = "DELETE FROM hub_former_names \
+     WHERE repo_id = (SELECT id FROM hub_repos WHERE storage_name = $1) AND lower_name = $2";
+
+pub(in crate::index) const RENAME: &str = "UPDATE hub_repos SET name = $2, lower_name = $3, is_recorded = FALSE \
+     WHERE id = $1 AND NOT is_deleted AND NOT EXISTS \
+     (SELECT 1 FROM hub_repos AS other WHERE other.kind = hub_repos.kind AND other.lower_name = $3 AND other.id <> $1)";
+
+pub(in crate::index) const LIST_FORMER_NAMES: &str =
+    "SELECT lower_name FROM hub_former_names WHERE repo_id = $1 ORDER BY lower_name LIMIT +$2";
+
+pub(in crate::index) const CLEAR_FORMER_NAMES: &str = "DELETE FROM hub_former_names WHERE repo_id = $1";
+
+pub(in crate::index) const SET_FORMER_NAME: &str = "INSERT INTO hub_former_names (kind, lower_name, repo_id) \
+     SELECT kind, $2, id FROM hub_repos WHERE id = $1 ON CONFLICT DO NOTHING";
+
 pub(in crate::index) const LIST: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
      WHERE kind = $1 AND id < $2 AND NOT is_deleted ORDER BY id DESC LIMIT +$3";
@@ -61,7 +93,12 @@ pub(in crate::index) const FIND_RECORDED_DELETION: &str =
 
 /// Each deletes some of the rows of a repository that is deleted, and how many. A directory may
 /// have thousands of pages.
-pub(in crate::index) const DROP_SOME: [(&str, i64); 5] = [
+pub(in crate::index) const DROP_SOME: [(&str, i64); 6] = [
+    (
+        "DELETE FROM hub_former_names WHERE repo_id = $1 AND lower_name IN \
+         (SELECT lower_name FROM hub_former_names WHERE repo_id = $1 LIMIT +$2)",
+        64,
+    ),
     (
         "DELETE FROM hub_commits WHERE repo_id = $1 AND oid IN \
          (SELECT oid FROM hub_commits WHERE repo_id = $1 LIMIT +$2)",
@@ -217,20 +254,21 @@ pub(in crate::index) const fn drop_objects(object: HubObject) -> ((&'static str,
 pub(in crate::index) const RESTORE: &str = "INSERT INTO hub_repos \
      (kind, namespace, name, lower_name, storage_name, is_private, created_at, updated_at) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (storage_name) \
-     DO UPDATE SET created_at = excluded.created_at, updated_at = excluded.updated_at, \
-     is_private = excluded.is_private RETURNING id";
+     DO UPDATE SET name = excluded.name, lower_name = excluded.lower_name, created_at = excluded.created_at, \
+     updated_at = excluded.updated_at, is_private = excluded.is_private RETURNING id";
 
 pub(in crate::index) const CLEAR_REFS: &str = "DELETE FROM hub_refs WHERE repo_id = $1";
 
 pub(in crate::index) const SET_REFS: (&str, &str) = ("INSERT INTO hub_refs (repo_id, name, target) ", "");
 
-pub(in crate::index) const DISCARD: [&str; 6] = [
+pub(in crate::index) const DISCARD: [&str; 7] = [
     "DELETE FROM hub_repos WHERE NOT is_deleted AND NOT EXISTS (SELECT 1 FROM hub_refs WHERE repo_id = id)",
     "DELETE FROM hub_commits WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
     "DELETE FROM hub_trees WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
     "DELETE FROM hub_blobs WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
     "DELETE FROM hub_unneeded_commits WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
     "DELETE FROM hub_unneeded_files WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
+    "DELETE FROM hub_former_names WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
 ];
 
 /// Objects that one transaction adds: an insert takes some 10 µs each.

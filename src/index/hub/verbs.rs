@@ -228,7 +228,8 @@ macro_rules! hub_verbs {
                 async move {
                     let mut held = self.writing("restore a Hub repository").await?;
                     let mut tx = held.begin().await?;
-                    let lower_name = lower_name(&copy.namespace, &copy.name);
+                    let lower_name = copy.lower_name();
+                    keep_former_name(&mut tx, copy.storage_name.clone(), lower_name.clone()).await?;
                     let restore = query(sql::RESTORE).bind(copy.kind.number()).bind(copy.namespace).bind(copy.name);
                     let restore = restore.bind(lower_name).bind(copy.storage_name).bind(copy.is_private);
                     let id = tx.one(restore.bind(millis(copy.created)).bind(millis(copy.updated))).await?;

@@ -27,6 +27,8 @@ pub(super) enum HubHead {
         private: bool,
         created_ms: u64,
         updated_ms: u64,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        former_names: Vec<String>,
     },
     Commit {
         id: String,
@@ -64,7 +66,7 @@ pub(super) struct RefHead {
 
 /// The digest of a repository and its branches and tags.
 pub(super) fn digest_of(state: &HubState) -> RecordDigest {
-    let mut record = frame(&head_of_repo(&state.repo), 0);
+    let mut record = encode_repo(&state.repo, &state.former_names);
     record.extend(frame(&heads_of_refs(&state.refs), 0));
     RecordDigest::of(&record)
 }
@@ -72,7 +74,7 @@ pub(super) fn digest_of(state: &HubState) -> RecordDigest {
 /// The record of a part.
 pub(super) fn encode(part: &HubPart, (storage_name, digest): (&str, RecordDigest)) -> Vec<u8> {
     match part {
-        HubPart::Repo(repo) => encode_repo(repo),
+        HubPart::Repo(repo, former_names) => encode_repo(repo, former_names),
         HubPart::Commit(commit) => encode_commit(commit),
         HubPart::Tree(tree) => encode_tree(tree),
         HubPart::Blob(blob) => encode_blob(blob),
@@ -83,9 +85,19 @@ pub(super) fn encode(part: &HubPart, (storage_name, digest): (&str, RecordDigest
     }
 }
 
-/// The record of a repository.
-pub(in crate::service) fn encode_repo(repo: &HubRepo) -> Vec<u8> {
-    frame(&head_of_repo(repo), 0)
+/// The record of a repository with these former names.
+pub(in crate::service) fn encode_repo(repo: &HubRepo, former_names: &[String]) -> Vec<u8> {
+    let head = HubHead::Repo {
+        kind: repo.kind.plural().to_owned(),
+        namespace: repo.namespace.clone(),
+        name: repo.name.clone(),
+        storage_name: repo.storage_name.clone(),
+        private: repo.is_private,
+        created_ms: repo.created.as_millis(),
+        updated_ms: repo.updated.as_millis(),
+        former_names: former_names.to_vec(),
+    };
+    frame(&head, 0)
 }
 
 /// The record of a commit.
@@ -119,18 +131,6 @@ pub(in crate::service) fn encode_blob(blob: &HubBlob) -> Vec<u8> {
     frame(&head, 0)
 }
 
-fn head_of_repo(repo: &HubRepo) -> HubHead {
-    HubHead::Repo {
-        kind: repo.kind.plural().to_owned(),
-        namespace: repo.namespace.clone(),
-        name: repo.name.clone(),
-        storage_name: repo.storage_name.clone(),
-        private: repo.is_private,
-        created_ms: repo.created.as_millis(),
-        updated_ms: repo.updated.as_millis(),
-    }
-}
-
 fn heads_of_refs(refs: &[HubRef]) -> Vec<RefHead> {
     let head = |HubRef { name, target }: &HubRef| RefHead { name: name.clone(), target: target.to_string() };
     refs.iter().map(head).collect()
@@ -155,9 +155,9 @@ pub(super) fn next_part<R: Read>(records: &mut Records<'_, R>) -> Result<Option<
 /// Inverse of [`encode`]. The error says what is malformed.
 fn decode(head: HubHead, body: Vec<u8>) -> Result<HubPart, String> {
     Ok(match head {
-        HubHead::Repo { kind, namespace, name, storage_name, private, created_ms, updated_ms } => {
+        HubHead::Repo { kind, namespace, name, storage_name, private, created_ms, updated_ms, former_names } => {
             let known = RepoKind::ALL.into_iter().find(|known| known.plural() == kind);
-            HubPart::Repo(HubRepo {
+            let repo = HubRepo {
                 id: 0,
                 kind: known.ok_or_else(|| format!("{kind:?} is no kind of repository"))?,
                 namespace,
@@ -166,7 +166,8 @@ fn decode(head: HubHead, body: Vec<u8>) -> Result<HubPart, String> {
                 is_private: private,
                 created: Timestamp::from_millis(created_ms),
                 updated: Timestamp::from_millis(updated_ms),
-            })
+            };
+            HubPart::Repo(repo, former_names)
         }
         HubHead::Commit { id, tree, parent, at_ms, author, message } => HubPart::Commit(HubCommit {
             id: parse_id(&id)?,

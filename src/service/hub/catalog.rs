@@ -144,14 +144,7 @@ impl Server {
     /// The repository with this storage name, if it is of this kind. Others are not looked at: even
     /// how many there are is not for the holder of a token for one.
     async fn own_repo(&self, kind: RepoKind, storage_name: &Repo) -> Result<Option<HubRepo>, HubError> {
-        let mut parts = storage_name.as_str().splitn(3, '/');
-        let (Some(plural), Some(namespace), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
-            return Ok(None);
-        };
-        if plural != kind.plural() {
-            return Ok(None);
-        }
-        let found = self.store.index.find_hub_repo(kind, namespace.to_owned(), name.to_owned()).await?;
-        Ok(found.filter(|found| found.storage_name == storage_name.as_str()))
+        let found = self.store.index.find_stored_hub_repo(storage_name.as_str().to_owned()).await?;
+        Ok(found.filter(|found| found.kind == kind))
     }
 }

@@ -6,8 +6,9 @@
 //! same holds if the repository was deleted meanwhile, or a branch of that moment, whose commits a
 //! sweep has deleted since.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
+use super::name::MAX_FORMER_COUNT;
 use super::part::{HubPart, HubState};
 use crate::git::ObjectId;
 use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree, Index, IndexError, RepoKind};
@@ -24,6 +25,7 @@ const REPO_PAGE_COUNT: u32 = 1000;
 pub(in crate::service) struct Copying<'a> {
     index: &'a dyn Index,
     repo: HubRepo,
+    former_names: Vec<String>,
     pages: VecDeque<Next>,
 }
 
@@ -48,8 +50,20 @@ pub(in crate::service) struct Loading<'a> {
     blobs: Vec<HubBlob>,
 }
 
-/// All repositories, and their branches and tags. Each repository is read at another moment.
+/// All repositories, and their branches and tags. Each repository is read at another moment, but no
+/// two of them have one name.
 pub(in crate::service) async fn hub_states(index: &dyn Index) -> Result<Vec<HubState>, IndexError> {
+    loop {
+        let states = read_states(index).await?;
+        let mut names = HashSet::with_capacity(states.len());
+        // Otherwise one was renamed meanwhile, and another one has its name.
+        if states.iter().all(|state| names.insert((state.repo.kind, state.repo.lower_name()))) {
+            return Ok(states);
+        }
+    }
+}
+
+async fn read_states(index: &dyn Index) -> Result<Vec<HubState>, IndexError> {
     let mut states = Vec::new();
     for kind in RepoKind::ALL {
         let mut before = i64::MAX;
@@ -58,16 +72,22 @@ pub(in crate::service) async fn hub_states(index: &dyn Index) -> Result<Vec<HubS
             let Some(last) = repos.last() else { break };
             before = last.id;
             for repo in repos {
-                let refs = refs_of(index, repo.id).await?;
-                states.push(HubState { repo, refs });
+                states.push(state_of(index, repo).await?);
             }
         }
     }
     Ok(states)
 }
 
+/// The present state of a repository.
+pub(in crate::service) async fn state_of(index: &dyn Index, repo: HubRepo) -> Result<HubState, IndexError> {
+    let former_names = index.list_former_names(repo.id, MAX_FORMER_COUNT).await?;
+    let refs = refs_of(index, repo.id).await?;
+    Ok(HubState { repo, former_names, refs })
+}
+
 /// All branches and tags of a repository.
-pub(in crate::service) async fn refs_of(index: &dyn Index, repo: i64) -> Result<Vec<HubRef>, IndexError> {
+pub(super) async fn refs_of(index: &dyn Index, repo: i64) -> Result<Vec<HubRef>, IndexError> {
     let mut refs: Vec<HubRef> = Vec::new();
     loop {
         let after = refs.last().map(|last| last.name.clone()).unwrap_or_default();
@@ -81,9 +101,10 @@ pub(in crate::service) async fn refs_of(index: &dyn Index, repo: i64) -> Result<
 
 impl<'a> Copying<'a> {
     /// Begins with the first part.
-    pub(in crate::service) fn begin(index: &'a dyn Index, HubState { repo, refs }: HubState) -> Self {
+    pub(in crate::service) fn begin(index: &'a dyn Index, state: HubState) -> Self {
+        let HubState { repo, former_names, refs } = state;
         let pages = [Next::Repo, Next::Commits(None), Next::Trees(None), Next::Blobs(None), Next::Refs(refs)];
-        Self { index, repo, pages: pages.into() }
+        Self { index, repo, former_names, pages: pages.into() }
     }
 
     /// Whether neither the repository nor one of these commits was deleted before this call.
@@ -93,8 +114,8 @@ impl<'a> Copying<'a> {
                 return Ok(false);
             }
         }
-        let HubRepo { id, kind, namespace, name, .. } = self.repo.clone();
-        Ok(self.index.find_hub_repo(kind, namespace, name).await?.is_some_and(|found| found.id == id))
+        let found = self.index.find_stored_hub_repo(self.repo.storage_name.clone()).await?;
+        Ok(found.is_some_and(|found| found.id == self.repo.id))
     }
 
     /// Puts a page before all others.
@@ -110,7 +131,7 @@ impl<'a> Copying<'a> {
         while let Some(page) = self.pages.pop_front() {
             // A page that is not empty is followed by the next one of its kind.
             let parts: Vec<HubPart> = match page {
-                Next::Repo => vec![HubPart::Repo(self.repo.clone())],
+                Next::Repo => vec![HubPart::Repo(self.repo.clone(), std::mem::take(&mut self.former_names))],
                 // Rows are deleted after the repository is hidden, and commits before what they
                 // name, so all pages were complete.
                 Next::Refs(refs) if self.is_there(&refs).await? => vec![HubPart::Refs(refs)],
@@ -139,6 +160,23 @@ impl<'a> Copying<'a> {
     }
 }
 
+/// Gives a repository of a copy a name that no repository has, because a later one has its name.
+/// Returns the new name.
+pub(in crate::service) async fn make_way(index: &dyn Index, repo: HubRepo) -> Result<String, IndexError> {
+    const MAX_KEPT_LEN: usize = 70;
+    // The new name must be one that clients accept.
+    let kept: String = repo.name.chars().take(MAX_KEPT_LEN).collect();
+    let kept = kept.trim_end_matches(['-', '.']);
+    let mut number = 1_u32;
+    loop {
+        let name = format!("{kept}-recovered-{number}");
+        if index.rename_hub_repo(HubRepo { name: name.clone(), ..repo.clone() }).await? {
+            return Ok(name);
+        }
+        number = number.saturating_add(1);
+    }
+}
+
 impl<'a> Loading<'a> {
     pub(in crate::service) fn begin(index: &'a dyn Index) -> Self {
         Self { index, repo: None, commits: Vec::new(), trees: Vec::new(), blobs: Vec::new() }
@@ -147,16 +185,21 @@ impl<'a> Loading<'a> {
     /// Takes a part. `false` if it is not the part of a repository that was begun, if a commit or
     /// directory does not have its id, or if a branch names no commit.
     pub(in crate::service) async fn push(&mut self, part: HubPart) -> Result<bool, IndexError> {
-        if let HubPart::Repo(repo) = part {
+        if let HubPart::Repo(repo, former_names) = part {
             self.flush().await?;
-            // An archive has also repositories that were deleted later. A later one of the same
-            // name, or of one that differs by case, takes their place.
-            let known = self.index.find_hub_repo(repo.kind, repo.namespace.clone(), repo.name.clone()).await?;
-            let is_same = |known: &HubRepo| known.storage_name == repo.storage_name && known.created == repo.created;
-            if let Some(other) = known.filter(|known| !is_same(known)) {
-                self.index.drop_hub_repo(other.id).await?;
+            // An archive has also repositories that were deleted later, and a later one may have
+            // the name or the storage name.
+            let (index, stored) = (self.index, self.index.find_stored_hub_repo(repo.storage_name.clone()).await?);
+            if let Some(other) = stored.filter(|stored| stored.created != repo.created) {
+                index.drop_hub_repo(other.id).await?;
             }
-            self.repo = Some(self.index.restore_hub_repo(repo).await?);
+            let at_name = index.find_hub_repo(repo.kind, repo.namespace.clone(), repo.name.clone()).await?;
+            if let Some(other) = at_name.filter(|other| other.storage_name != repo.storage_name) {
+                make_way(index, other).await?;
+            }
+            let id = self.index.restore_hub_repo(repo).await?;
+            self.index.set_former_names(id, former_names).await?;
+            self.repo = Some(id);
             return Ok(true);
         }
         let Some(repo) = self.repo else { return Ok(false) };
@@ -168,7 +211,7 @@ impl<'a> Loading<'a> {
             HubPart::Commit(commit) => self.commits.push(commit),
             HubPart::Tree(tree) => self.trees.push(tree),
             HubPart::Blob(blob) => self.blobs.push(blob),
-            HubPart::Repo(_) => return Ok(false),
+            HubPart::Repo(..) => return Ok(false),
             HubPart::Refs(refs) => {
                 self.flush().await?;
                 for HubRef { target, .. } in &refs {
@@ -231,7 +274,7 @@ mod tests {
         let tree = HubPart::Tree(HubTree { id, entries });
         let mut loading = Loading::begin(index);
         let mut was_taken = true;
-        for mut part in [HubPart::Repo(repo), HubPart::Commit(commit), tree, HubPart::Refs(refs)] {
+        for mut part in [HubPart::Repo(repo, Vec::new()), HubPart::Commit(commit), tree, HubPart::Refs(refs)] {
             change(&mut part);
             was_taken &= loading.push(part).await.unwrap();
         }

@@ -66,9 +66,13 @@ impl Server {
     /// [`HubError::NoRepo`], the caller may not write it, or the store failed. Then it may be
     /// deleted all the same.
     pub async fn delete_hub_repo(self: &Arc<Self>, claims: &Claims, name: &HubName) -> Result<(), HubError> {
-        let open = self.open_hub_repo(claims, name, Scope::Write).await?;
+        let open = self.open_present_hub_repo(claims, name, Scope::Write).await?;
         let lock = self.lock_hub_repo(&open.repo.storage_name).await;
         let (server, repo) = (Arc::clone(self), self.store.hub_repo_now(&open).await?);
+        // It may have been renamed since it was found.
+        if repo.lower_name() != open.repo.lower_name() {
+            return Err(HubError::NoRepo);
+        }
         let delete = async move {
             let _lock = lock;
             // Before the transaction, because claims may be removed after it.
@@ -178,7 +182,7 @@ impl Server {
 
 impl Store {
     /// The deleted repositories of which something is left.
-    async fn deleted_repos(&self) -> Result<Vec<HubRepo>, StoreError> {
+    pub(in crate::service) async fn deleted_repos(&self) -> Result<Vec<HubRepo>, StoreError> {
         let mut found: Vec<HubRepo> = Vec::new();
         while let Some(next) = self.index.next_deleted_hub_repo(found.last().map_or(0, |last| last.id)).await? {
             found.push(next);

@@ -27,6 +27,7 @@ mod list;
 pub(super) mod name;
 mod part;
 mod refs;
+mod rename;
 mod squash;
 mod sweep;
 mod unneeded;
@@ -42,7 +43,7 @@ pub use self::card::metadata_of;
 pub use self::catalog::{RepoHead, RepoPlace, StoredRepo};
 pub(crate) use self::commit::MAX_CHANGE_COUNT;
 pub use self::commit::{Change, CommitRequest, Committed};
-pub(super) use self::copy::{Copying, Loading, hub_states, refs_of};
+pub(super) use self::copy::{Copying, Loading, hub_states, make_way, state_of};
 pub(super) use self::delete::Deleting;
 pub(crate) use self::ingest::MAX_WHOLE_FILE_LEN;
 pub use self::ingest::WholeFile;
@@ -177,17 +178,36 @@ impl From<crate::index::IndexError> for HubError {
 }
 
 impl Server {
-    /// Opens a repository for reading or writing.
+    /// Opens a repository for reading or writing, by its name, or a former one if these claims do
+    /// not show another repository of the name.
     ///
     /// # Errors
     ///
     /// [`HubError::NoRepo`] also if these claims are for another repository, so that a caller does
     /// not learn which repositories exist.
     pub async fn open_hub_repo(&self, claims: &Claims, name: &HubName, needed: Scope) -> Result<OpenRepo, HubError> {
-        let find = self.store.index.find_hub_repo(name.kind(), name.namespace().to_owned(), name.name().to_owned());
-        let repo = find.await?.ok_or(HubError::NoRepo)?;
-        let open = OpenRepo::of(claims, repo).ok_or(HubError::NoRepo)?;
-        if open.claims.allow(needed) { Ok(open) } else { Err(HubError::ReadOnly) }
+        match self.open_present_hub_repo(claims, name, needed).await {
+            Err(HubError::NoRepo) => {}
+            opened => return opened,
+        }
+        for former in self.store.list_former_hub_names(name).await? {
+            match OpenRepo::open(claims, Some(former), needed) {
+                Err(HubError::NoRepo) => {}
+                opened => return opened,
+            }
+        }
+        // It may have been given its former name back meanwhile.
+        self.open_present_hub_repo(claims, name, needed).await
+    }
+
+    /// The same, but only with the present name of the repository.
+    async fn open_present_hub_repo(
+        &self,
+        claims: &Claims,
+        name: &HubName,
+        needed: Scope,
+    ) -> Result<OpenRepo, HubError> {
+        OpenRepo::open(claims, self.store.find_hub_name(name).await?, needed)
     }
 
     /// The commit of a revision: a branch, a tag, a full name such as `refs/heads/main`, or the id
@@ -285,9 +305,8 @@ impl Store {
 
     /// The row of an open repository as it is now. With its lock, nothing changes it afterwards.
     async fn hub_repo_now(&self, open: &OpenRepo) -> Result<HubRepo, HubError> {
-        let HubRepo { id, kind, namespace, name, .. } = open.repo.clone();
-        let found = self.index.find_hub_repo(kind, namespace, name).await?;
-        found.filter(|found| found.id == id).ok_or(HubError::NoRepo)
+        let found = self.index.find_stored_hub_repo(open.repo.storage_name.clone()).await?;
+        found.filter(|found| found.id == open.repo.id).ok_or(HubError::NoRepo)
     }
 
     async fn blob(&self, open: &OpenRepo, id: ObjectId) -> Result<HubBlob, HubError> {
@@ -304,6 +323,12 @@ impl OpenRepo {
         Some(Self { repo, claims: acting, caller })
     }
 
+    /// The repository that was found, for these claims.
+    fn open(claims: &Claims, found: Option<HubRepo>, needed: Scope) -> Result<Self, HubError> {
+        let open = found.and_then(|repo| Self::of(claims, repo)).ok_or(HubError::NoRepo)?;
+        if open.claims.allow(needed) { Ok(open) } else { Err(HubError::ReadOnly) }
+    }
+
     /// The claims with which a client reads or writes the files of the repository for an hour.
     #[must_use]
     pub const fn claims(&self) -> &Claims {
@@ -318,6 +343,13 @@ impl OpenRepo {
 /// The error if a row of a repository is missing or damaged.
 fn missing(repo: &HubRepo, what: String) -> HubError {
     HubError::Inconsistent { repo: repo.storage_name.clone(), what }
+}
+
+/// The claims under which a caller creates a repository of this name, with this storage name.
+/// `None` if the caller may not.
+fn creating_claims(claims: &Claims, name: &HubName, storage_name: &str) -> Option<Claims> {
+    let is_elsewhere = matches!(&claims.repo, RepoScope::Account(account) if !account.creates_in(name.namespace()));
+    acting_claims(claims, storage_name, false).filter(|acting| acting.allow(Scope::Write) && !is_elsewhere)
 }
 
 /// The claims under which a caller acts on a repository: those for all repositories, for its

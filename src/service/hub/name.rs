@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::index::RepoKind;
+use crate::index::{HubRepo, RepoKind};
 
 /// The name of a Hub repository, such as `acme/bert` of the models.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,9 @@ pub struct HubNameError;
 
 /// Maximum length of a namespace or name in bytes, as the clients check it.
 const MAX_LEN: usize = 96;
+
+/// Maximum number of former names of a repository: a copy has all of them in one record.
+pub(super) const MAX_FORMER_COUNT: u32 = 100;
 
 /// First segments of the paths of this server, which no namespace may have. Some are for routes
 /// that there may be later.
@@ -84,7 +87,18 @@ impl HubName {
         &self.name
     }
 
-    /// What claims, quotas and tokens call a new repository of this name.
+    /// The name by which repositories of a kind are unique, as [`HubRepo::lower_name`].
+    pub(super) fn lower_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name).to_ascii_lowercase()
+    }
+
+    /// The name in the namespace of this repository, which may be written in another case here.
+    pub(super) fn in_namespace_of(&self, repo: &HubRepo) -> Self {
+        Self { namespace: repo.namespace.clone(), ..self.clone() }
+    }
+
+    /// What claims, quotas and tokens call a new repository of this name, unless a renamed one has
+    /// that storage name.
     #[must_use]
     pub fn storage_name(&self) -> String {
         format!("{}/{}/{}", self.kind.plural(), self.namespace, self.name)

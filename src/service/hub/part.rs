@@ -7,8 +7,8 @@ use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
 /// A part of the copy of a repository. The parts of one come in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::service) enum HubPart {
-    /// The repository itself.
-    Repo(HubRepo),
+    /// The repository itself, and its former names.
+    Repo(HubRepo, Vec<String>),
     /// A commit.
     Commit(HubCommit),
     /// A directory.
@@ -19,10 +19,11 @@ pub(in crate::service) enum HubPart {
     Refs(Vec<HubRef>),
 }
 
-/// A repository and its branches and tags at one moment.
+/// A repository, its former names, and its branches and tags at one moment.
 #[derive(Clone, Debug)]
 pub(in crate::service) struct HubState {
     pub(in crate::service) repo: HubRepo,
+    pub(in crate::service) former_names: Vec<String>,
     pub(in crate::service) refs: Vec<HubRef>,
 }
 
@@ -36,7 +37,7 @@ impl HubPart {
                 let parsed = Tree::parse(&tree.entries).and_then(|parsed| parsed.to_object());
                 parsed.is_ok_and(|(id, _)| id == tree.id)
             }
-            Self::Repo(_) | Self::Blob(_) | Self::Refs(_) => true,
+            Self::Repo(..) | Self::Blob(_) | Self::Refs(_) => true,
         }
     }
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::part::sealed;
-use super::{HubError, HubName, OpenRepo, acting_claims};
+use super::rename::FreeName;
+use super::{HubError, HubName, OpenRepo, acting_claims, creating_claims};
 use crate::git::{EntryKind, ObjectId, Tree};
 use crate::index::{HubCommit, HubRef, HubRepo, HubTree, NewHubRepo};
 use crate::service::Server;
-use crate::service::access::{Claims, RepoScope, Scope};
+use crate::service::access::Claims;
 use crate::service::registration_log::HubChange;
 
 /// The files that a new repository has.
@@ -69,25 +70,20 @@ impl Server {
         name: &HubName,
         is_private: bool,
     ) -> Result<(), HubError> {
-        let storage_name = name.storage_name();
-        let is_elsewhere = matches!(&claims.repo, RepoScope::Account(account) if !account.creates_in(name.namespace()));
-        let may_create = |acting: &Claims| acting.allow(Scope::Write) && !is_elsewhere;
-        let acting = acting_claims(claims, &storage_name, false).filter(may_create);
-        let acting = acting.ok_or(HubError::ReadOnly)?;
+        creating_claims(claims, name, &name.storage_name()).ok_or(HubError::ReadOnly)?;
         let exists = || HubError::Exists { what: format!("{}/{}", name.namespace(), name.name()) };
         // A refusal has no record: the next start would apply it after a kill. So whatever can
         // refuse is checked with the lock, before the record is written.
-        let lock = self.lock_hub_repo(&storage_name).await;
-        let (kind, namespace, repo_name) = (name.kind(), name.namespace().to_owned(), name.name().to_owned());
-        let index = &self.store.index;
-        if let Some(deleted) = index.find_deleted_hub_repo(kind, namespace.clone(), repo_name.clone()).await? {
-            self.purge(&deleted).await?;
-        }
-        if let Some(found) = index.find_hub_repo(kind, namespace, repo_name).await? {
+        let FreeName { storage_name, locks } = match self.lock_free_name(name, &[]).await? {
+            Ok(free) => free,
             // The name of a repository of others may differ by case only.
-            let is_own = acting_claims(claims, &found.storage_name, false).is_some();
-            return Err(if is_own { exists() } else { HubError::ReadOnly });
-        }
+            Err(found) => {
+                let is_own = acting_claims(claims, &found.storage_name, false).is_some();
+                return Err(if is_own { exists() } else { HubError::ReadOnly });
+            }
+        };
+        // A token for one repository does not open a new one with its former name.
+        let acting = creating_claims(claims, name, &storage_name).ok_or(HubError::ReadOnly)?;
         let blobs = self.ingest(&acting, vec![attributes().into_bytes()]).await?;
         let mut root = Tree::default();
         for blob in &blobs {
@@ -127,7 +123,7 @@ impl Server {
         };
         let store = Arc::clone(&self.store);
         let write = async move {
-            let _lock = lock;
+            let _locks = locks;
             let (appended, HubChange { trees, blobs, .. }) = store.append_hub(change).await?;
             let created = store.index.create_hub_repo(new, first, trees, blobs, appended.number()).await;
             match &created {

@@ -28,10 +28,10 @@ impl Server {
         let set = async move {
             let _lock = lock;
             let (appended, change) = store.append_hub(HubChange::of(repo)).await?;
-            let HubRepo { id, kind, namespace, name, .. } = change.repo.clone();
+            let HubRepo { id, storage_name, .. } = change.repo.clone();
             let set = store.index.set_hub_repo_private(id, is_private, appended.number()).await;
             let look = async {
-                let found = store.index.find_hub_repo(kind, namespace, name).await?;
+                let found = store.index.find_stored_hub_repo(storage_name).await?;
                 let is_set = found.as_ref().is_some_and(|found| found.is_private == is_private);
                 // What the log must say if it was not set.
                 Ok(found.filter(|_| !is_set).map(HubChange::of))

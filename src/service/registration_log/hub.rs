@@ -21,7 +21,7 @@ use crate::runtime::telemetry::chain;
 use crate::service::Store;
 use crate::service::archive::{encode_blob, encode_commit, encode_repo, encode_tree};
 use crate::service::error::StoreError;
-use crate::service::hub::{Copying, HubPart, HubState, refs_of};
+use crate::service::hub::{Copying, HubPart, state_of};
 
 /// Maximum length of the parts in a record in bytes, except that one part may exceed it: half of
 /// the maximum length of a record. The longest directory has 28 MiB. Tests have a smaller one, so
@@ -75,8 +75,8 @@ struct Groups {
 }
 
 impl Groups {
-    fn of(repo: &HubRepo) -> Self {
-        let repo = encode_repo(repo);
+    fn of(repo: &HubRepo, former_names: &[String]) -> Self {
+        let repo = encode_repo(repo, former_names);
         Self { last: repo.clone(), repo, full: Vec::new() }
     }
 
@@ -102,7 +102,7 @@ impl Store {
         change: HubChange,
     ) -> Result<(AppendedRecord, HubChange), StoreError> {
         let encode = move || {
-            let mut groups = Groups::of(&change.repo);
+            let mut groups = Groups::of(&change.repo, &[]);
             change.commits.iter().for_each(|commit| groups.push(&encode_commit(commit)));
             change.trees.iter().for_each(|tree| groups.push(&encode_tree(tree)));
             change.blobs.iter().for_each(|blob| groups.push(&encode_blob(blob)));
@@ -182,7 +182,7 @@ impl Store {
                 return Ok(None);
             }
             // As it is, since `repo` may be the repository after the change.
-            let found = self.index.find_hub_repo(repo.kind, repo.namespace, repo.name).await?;
+            let found = self.index.find_stored_hub_repo(repo.storage_name).await?;
             let refs = BTreeMap::from([(name, now)]);
             Ok(found.map(|found| HubChange { refs, ..HubChange::of(found) }))
         };
@@ -245,10 +245,10 @@ impl Store {
     pub(super) async fn complete_hub_records(&self) -> Result<(), StoreError> {
         while let Some(repo) = self.index.find_unrecorded_hub_repo().await? {
             let id = repo.id;
-            let refs = refs_of(self.index.as_ref(), id).await?;
-            let (mut groups, mut earlier) = (Groups::of(&repo), Vec::new());
-            let mut record = self.partial(&repo);
-            let mut copying = Copying::begin(self.index.as_ref(), HubState { repo, refs: refs.clone() });
+            let state = state_of(self.index.as_ref(), repo).await?;
+            let (mut groups, mut earlier) = (Groups::of(&state.repo, &state.former_names), Vec::new());
+            let (mut record, refs) = (self.partial(&state.repo), state.refs.clone());
+            let mut copying = Copying::begin(self.index.as_ref(), state);
             loop {
                 let parts = copying.next().await?;
                 if parts.is_empty() {
@@ -264,7 +264,7 @@ impl Store {
                                 is not what its id names, and is not recorded"
                             );
                         }
-                        HubPart::Repo(_) | HubPart::Refs(_) => {}
+                        HubPart::Repo(..) | HubPart::Refs(_) => {}
                         HubPart::Commit(commit) => groups.push(&encode_commit(&commit)),
                         HubPart::Tree(tree) => groups.push(&encode_tree(&tree)),
                         HubPart::Blob(blob) => groups.push(&encode_blob(&blob)),

@@ -64,13 +64,27 @@ pub(super) struct Replay<'a> {
     current: Seq,
     /// Records that could not be replayed completely.
     left: BTreeSet<Seq>,
+    /// The storage names of Hub repositories of which only the creation was replayed.
+    only_created: BTreeSet<String>,
+    /// Those of them that lost their names to later ones, and have no later record yet.
+    evicted: BTreeSet<String>,
 }
 
 impl<'a> Replay<'a> {
     pub(super) fn new(store: &'a Store, watch: &'a dyn Watch, rebuilt: &'a mut Rebuilt) -> Self {
-        let (switched, waiting, left) = (HashMap::new(), HashMap::new(), BTreeSet::new());
-        let write_steps = write_steps();
-        Self { store, write_steps, watch, rebuilt, switched, waiting, begin: None, current: Seq::new(0), left }
+        Self {
+            store,
+            write_steps: write_steps(),
+            watch,
+            rebuilt,
+            switched: HashMap::new(),
+            waiting: HashMap::new(),
+            begin: None,
+            current: Seq::new(0),
+            left: BTreeSet::new(),
+            only_created: BTreeSet::new(),
+            evicted: BTreeSet::new(),
+        }
     }
 
     /// Replays only the records after this one.
@@ -105,6 +119,7 @@ impl<'a> Replay<'a> {
                 }
             }
         }
+        self.drop_evicted().await?;
         while self.store.index.sweep_removed(self.store.clock.now()).await.map_err(StoreError::from)? {}
         for waiting in std::mem::take(&mut self.waiting).into_values().flatten() {
             self.current = waiting.seq;

@@ -9,7 +9,7 @@ use super::claims::writer;
 use super::records::{prune, rebuild};
 use super::{Moment, Setup};
 use crate::blob::records::{RecordStore, Seq};
-use crate::index::HubCommit;
+use crate::index::{HubCommit, HubRepo};
 use crate::runtime::clock::Timestamp;
 use crate::service::access::{Claims, Scope};
 use crate::service::gc::Pace;
@@ -23,6 +23,8 @@ type Branch = (Vec<String>, BTreeMap<String, String>);
 /// What readers see of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
+    storage_name: String,
+    former_names: Vec<String>,
     is_private: bool,
     times: (Timestamp, Timestamp),
     refs: BTreeMap<String, Branch>,
@@ -32,6 +34,10 @@ impl Seen {
     pub(super) const fn refs(&self) -> &BTreeMap<String, Branch> {
         &self.refs
     }
+
+    pub(super) fn has_former_name(&self, name: &str) -> bool {
+        self.former_names.iter().any(|former| former == name)
+    }
 }
 
 /// All repositories as readers see them. Every file of them is there.
@@ -40,7 +46,7 @@ pub(super) async fn seen(server: &Arc<Server>) -> BTreeMap<String, Seen> {
     let (repos, _) =
         server.list_hub_repos(&Claims::UNRESTRICTED, RepoKind::Model, RepoPlace::NEWEST, 100).await.unwrap();
     for repo in repos {
-        let open = open(server, &repo.name).await.unwrap();
+        let open = server.open_hub_repo(&Claims::UNRESTRICTED, &name(&repo.name), Scope::Write).await.unwrap();
         let mut refs = BTreeMap::new();
         for named in server.hub_refs(&open).await.unwrap() {
             let commit = server.find_revision(&open, &named.name).await.unwrap();
@@ -56,7 +62,9 @@ pub(super) async fn seen(server: &Arc<Server>) -> BTreeMap<String, Seen> {
             refs.insert(named.name, (history.iter().map(|commit| commit.id.to_string()).collect(), files));
         }
         let times = (repo.created, repo.updated);
-        found.insert(repo.name, Seen { is_private: repo.is_private, times, refs });
+        let HubRepo { storage_name, is_private, .. } = repo;
+        let former_names = server.store.index.list_former_names(repo.id, 100).await.unwrap();
+        found.insert(repo.name, Seen { storage_name, former_names, is_private, times, refs });
     }
     found
 }
@@ -72,6 +80,10 @@ pub(super) fn claims(repo: &str) -> Claims {
 
 pub(super) async fn create(server: &Arc<Server>, repo: &str) -> Result<(), HubError> {
     server.create_hub_repo(&claims(repo), &name(repo), false).await
+}
+
+pub(super) async fn rename(server: &Arc<Server>, from: &str, to: &str) -> Result<(), HubError> {
+    server.rename_hub_repo(&Claims::UNRESTRICTED, &name(from), &name(to)).await
 }
 
 pub(super) async fn open(server: &Arc<Server>, repo: &str) -> Result<OpenRepo, HubError> {
@@ -93,7 +105,7 @@ pub(super) fn put(path: &str) -> Change {
 }
 
 /// Number of changes of a [`change`].
-const CHANGE_COUNT: usize = 11;
+const CHANGE_COUNT: usize = 13;
 
 /// One change after the other. Each succeeds after those before it.
 async fn change(server: &Arc<Server>, number: usize) -> Result<(), HubError> {
@@ -114,10 +126,13 @@ async fn change(server: &Arc<Server>, number: usize) -> Result<(), HubError> {
         5 => server.squash(&open(server, REPO).await?, "main", None).await,
         6 => server.delete_hub_ref(&open(server, REPO).await?, TAG.to_owned()).await,
         7 => commit(server, REPO, vec![put("late.txt"), put("a/b.txt")]).await,
-        8 => server.delete_hub_repo(&claims(REPO), &name(REPO)).await,
+        8 => rename(server, REPO, "later").await,
+        // It loses the former name that it takes.
+        9 => rename(server, "later", REPO).await,
+        10 => server.delete_hub_repo(&claims(REPO), &name(REPO)).await,
         // Removes what the deletion has left first.
-        9 => create(server, REPO).await,
-        10 => commit(server, REPO, vec![put("late.txt"), put("new.txt")]).await,
+        11 => create(server, REPO).await,
+        12 => commit(server, REPO, vec![put("late.txt"), put("new.txt")]).await,
         _ => unreachable!(),
     }
 }

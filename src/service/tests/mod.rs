@@ -18,6 +18,7 @@ mod health;
 mod hub;
 mod hub_deletion;
 mod hub_reading;
+mod hub_rename;
 mod hub_sweep;
 mod large;
 mod late;

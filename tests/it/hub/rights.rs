@@ -48,6 +48,7 @@ fn body_of(route: &RouteCase) -> Vec<u8> {
         ("/repos/create", json!({ "name": "model", "organization": "me" }).to_string()),
         // Another one, so that the rest of the walk has its repository.
         ("/repos/delete", json!({ "name": "absent", "organization": "me" }).to_string()),
+        ("/repos/move", json!({ "fromRepo": "me/absent", "toRepo": "me/model" }).to_string()),
     ];
     let body = bodies.into_iter().find(|(part, _)| route.template.contains(part));
     body.map_or_else(|| "{}".to_owned(), |(_, body)| body).into_bytes()
@@ -55,7 +56,9 @@ fn body_of(route: &RouteCase) -> Vec<u8> {
 
 /// Whether the route is about another repository than `models/me/model`, which does not exist.
 fn is_absent(route: &RouteCase) -> bool {
-    ["/datasets/", "/spaces/", "/api/repos/delete"].iter().any(|begin| route.template.starts_with(begin))
+    ["/datasets/", "/spaces/", "/api/repos/delete", "/api/repos/move"]
+        .iter()
+        .any(|begin| route.template.starts_with(begin))
 }
 
 async fn call(client: &Client, route: &RouteCase, name: &str, token: Option<&str>) -> Response {

@@ -22,7 +22,7 @@ use crate::index::{HubRef, HubRepo};
 use crate::runtime::clock::Timestamp;
 use crate::service::archive::{ArchiveError, decode_parts};
 use crate::service::error::StoreError;
-use crate::service::hub::HubPart;
+use crate::service::hub::{HubPart, make_way};
 use crate::service::registration_log::rebuilt::RebuildError;
 use crate::service::registration_log::record::{HubRecord, Record};
 
@@ -39,8 +39,8 @@ enum Inapplicable {
     NoEarlier(Seq),
     #[error("commit or directory {0}, on which it is based, is missing or left out")]
     NoBase(ObjectId),
-    #[error("another repository has the name {0}")]
-    NameTaken(String),
+    #[error("a repository that another record calls {name} too is called {called} now")]
+    NameTaken { name: String, called: String },
 }
 
 /// What a change adds, and on what it is based.
@@ -61,7 +61,7 @@ impl Outline {
                     self.commits.insert(commit.id, (commit.parent, commit.tree));
                 }
                 HubPart::Tree(tree) => _ = self.trees.insert(tree.id),
-                HubPart::Repo(_) | HubPart::Blob(_) | HubPart::Refs(_) => {}
+                HubPart::Repo(..) | HubPart::Blob(_) | HubPart::Refs(_) => {}
             }
         }
     }
@@ -95,7 +95,7 @@ impl Replay<'_> {
         if change.is_partial {
             return Ok(());
         }
-        if let Err(why) = self.apply_hub(change).await? {
+        if let Err(why) = self.apply_hub(seq, change).await? {
             self.rebuilt.left_out_hub_count += 1;
             self.left.insert(seq);
             self.watch.problem(&Problem::Record { seq, source: why.into() });
@@ -105,9 +105,8 @@ impl Replay<'_> {
 
     /// Reads the records of a change twice, so that one of them is in memory at a time: first to
     /// check them and what they are based on, then to apply them.
-    async fn apply_hub(&self, change: HubRecord) -> Result<Result<(), Inapplicable>, RebuildError> {
-        let index = self.store.index.as_ref();
-        let (repo, own) = match self.parts_of(&change).await {
+    async fn apply_hub(&mut self, seq: Seq, change: HubRecord) -> Result<Result<(), Inapplicable>, RebuildError> {
+        let (repo, former_names, own) = match self.parts_of(&change).await {
             Ok(parts) => parts,
             Err(why) => return Ok(Err(why)),
         };
@@ -123,17 +122,26 @@ impl Replay<'_> {
         if change.is_deletion || change.is_end {
             return Ok(Ok(self.replay_deletion(repo, change.is_end).await?));
         }
-        let known = match self.known_repo(&repo, change.is_creation || change.is_state).await? {
+        let known = match self.known_repo(seq, &repo, change.is_creation || change.is_state).await? {
             Ok(known) => known,
             Err(why) => return Ok(Err(why)),
         };
+        if known.is_none() && change.is_creation {
+            self.only_created.insert(repo.storage_name.clone());
+        } else {
+            self.only_created.remove(&repo.storage_name);
+        }
         if known.is_none() && change.refs.values().all(Option::is_none) {
             return Ok(Err(Inapplicable::NoRepo(change.storage_name)));
         }
         if let Some(missing) = self.missing_base(known.as_ref(), outline.bases(change.is_state)).await? {
             return Ok(Err(Inapplicable::NoBase(missing)));
         }
+        let index = self.store.index.as_ref();
         let id = index.restore_hub_repo(repo).await.map_err(StoreError::from)?;
+        if change.is_state {
+            index.set_former_names(id, former_names).await.map_err(StoreError::from)?;
+        }
         self.add_parts(id, own, change.at).await?;
         for seq in &change.earlier {
             if let Ok(parts) = self.read_part(&change, Seq::new(*seq)).await? {
@@ -147,10 +155,10 @@ impl Replay<'_> {
     /// A repository that is not there is deleted already, or was left out. At its end nothing is
     /// left of it, also if the record of its deletion was damaged.
     async fn replay_deletion(&self, repo: HubRepo, is_end: bool) -> Result<(), StoreError> {
-        let (index, HubRepo { kind, namespace, name, storage_name, .. }) = (self.store.index.as_ref(), repo);
-        let live = index.find_hub_repo(kind, namespace.clone(), name.clone()).await?;
-        let deleted = index.find_deleted_hub_repo(kind, namespace, name).await?;
-        for found in live.into_iter().chain(deleted).filter(|found| found.storage_name == storage_name) {
+        let (index, storage_name) = (self.store.index.as_ref(), repo.storage_name);
+        let live = index.find_stored_hub_repo(storage_name.clone()).await?;
+        let deleted = self.store.deleted_repos().await?.into_iter().find(|found| found.storage_name == storage_name);
+        for found in live.into_iter().chain(deleted) {
             if is_end {
                 index.drop_hub_repo(found.id).await?;
             } else {
@@ -181,19 +189,21 @@ impl Replay<'_> {
                 HubPart::Commit(commit) => commits.push(commit),
                 HubPart::Tree(tree) => trees.push(tree),
                 HubPart::Blob(blob) => blobs.push(blob),
-                HubPart::Repo(_) | HubPart::Refs(_) => {}
+                HubPart::Repo(..) | HubPart::Refs(_) => {}
             }
         }
         self.store.index.add_hub_commits(repo, commits).await?;
         Ok(self.store.index.add_hub_objects(repo, trees, blobs, at).await?)
     }
 
-    /// The repository of a record, and its other parts.
-    async fn parts_of(&self, record: &HubRecord) -> Result<(HubRepo, Vec<HubPart>), Inapplicable> {
+    /// The repository of a record, its former names, and the other parts.
+    async fn parts_of(&self, record: &HubRecord) -> Result<(HubRepo, Vec<String>, Vec<HubPart>), Inapplicable> {
         let bytes = record.parts.clone();
         let mut parts = self.store.pool.run(move || parse(&bytes)).await?.into_iter();
         match parts.next() {
-            Some(HubPart::Repo(repo)) if repo.storage_name == record.storage_name => Ok((repo, parts.collect())),
+            Some(HubPart::Repo(repo, former_names)) if repo.storage_name == record.storage_name => {
+                Ok((repo, former_names, parts.collect()))
+            }
             _ => Err(Inapplicable::NoRepo(record.storage_name.clone())),
         }
     }
@@ -210,40 +220,65 @@ impl Replay<'_> {
         if !part.is_partial || part.storage_name != change.storage_name {
             return Ok(Err(Inapplicable::NoEarlier(seq)));
         }
-        Ok(self.parts_of(&part).await.map(|(_, parts)| parts))
+        Ok(self.parts_of(&part).await.map(|(.., parts)| parts))
     }
 
-    /// The repository of this name. One whose name differs by case, or its reverse, excludes it.
+    /// The repository with the storage name of this one, under whatever name. Another one that has
+    /// its name, in any case, gets another name.
     ///
-    /// The creation of a repository, and a record of its state, prove that the name was free then.
-    /// So an earlier one, of which there is nothing but its creation, was not made: the outcome of
-    /// its transaction was unknown. And an earlier one that was deleted had no claims any more.
+    /// A record with a name proves that the name was free. So a deleted repository of the name had
+    /// no claims any more, and the other one was renamed later, in a record that is missing, or was
+    /// never made: the outcome of the transaction of its creation was unknown.
     async fn known_repo(
-        &self,
+        &mut self,
+        seq: Seq,
         repo: &HubRepo,
         is_creation: bool,
     ) -> Result<Result<Option<HubRepo>, Inapplicable>, StoreError> {
         let index = self.store.index.as_ref();
-        let deleted = index.find_deleted_hub_repo(repo.kind, repo.namespace.clone(), repo.name.clone()).await?;
-        match deleted {
-            Some(deleted) if is_creation => index.drop_hub_repo(deleted.id).await?,
-            Some(_) => return Ok(Err(Inapplicable::NoRepo(repo.storage_name.clone()))),
-            None => {}
+        let name = (repo.kind, repo.lower_name());
+        for deleted in self.store.deleted_repos().await? {
+            let is_own = deleted.storage_name == repo.storage_name;
+            if is_own && !is_creation {
+                return Ok(Err(Inapplicable::NoRepo(deleted.storage_name)));
+            }
+            if is_own || (deleted.kind, deleted.lower_name()) == name {
+                index.drop_hub_repo(deleted.id).await?;
+            }
         }
-        let known = index.find_hub_repo(repo.kind, repo.namespace.clone(), repo.name.clone()).await?;
-        let Some(other) = known.as_ref().filter(|known| known.storage_name != repo.storage_name) else {
-            return Ok(Ok(known));
-        };
-        let refs = index.list_hub_refs(other.id, String::new(), 2).await?;
-        let head = match &refs[..] {
-            [main] => index.find_hub_commit(other.id, main.target).await?,
-            _ => None,
-        };
-        if is_creation && head.is_some_and(|head| head.parent.is_none()) {
-            index.drop_hub_repo(other.id).await?;
-            return Ok(Ok(None));
+        let at_name = index.find_hub_repo(repo.kind, repo.namespace.clone(), repo.name.clone()).await?;
+        if let Some(other) = at_name.filter(|other| other.storage_name != repo.storage_name) {
+            self.evict(seq, other).await?;
         }
-        Ok(Err(Inapplicable::NameTaken(repo.storage_name.clone())))
+        self.evicted.remove(&repo.storage_name);
+        Ok(Ok(self.store.index.find_stored_hub_repo(repo.storage_name.clone()).await?))
+    }
+
+    /// Gives a repository a name that no record has, because another one has its name. Its next
+    /// record has the right one. Without one, its creation was not made, or a record is missing;
+    /// then a start records the name.
+    async fn evict(&mut self, seq: Seq, other: HubRepo) -> Result<(), StoreError> {
+        let (name, storage_name) = (other.name.clone(), other.storage_name.clone());
+        let called = make_way(self.store.index.as_ref(), other).await?;
+        if self.only_created.contains(&storage_name) {
+            self.evicted.insert(storage_name);
+        } else {
+            self.rebuilt.left_out_hub_count += 1;
+            let source = Inapplicable::NameTaken { name, called }.into();
+            self.watch.problem(&Problem::Record { seq, source });
+        }
+        Ok(())
+    }
+
+    /// Drops the repositories of which there is nothing but a creation that was not made. To be
+    /// called after the last record.
+    pub(super) async fn drop_evicted(&mut self) -> Result<(), StoreError> {
+        for storage_name in std::mem::take(&mut self.evicted) {
+            if let Some(found) = self.store.index.find_stored_hub_repo(storage_name).await? {
+                self.store.index.drop_hub_repo(found.id).await?;
+            }
+        }
+        Ok(())
     }
 
     /// One of these commits or directories that the index does not have.

@@ -7,8 +7,8 @@ use super::{FaultyIndex, index_error};
 use crate::format::FileHash;
 use crate::git::ObjectId;
 use crate::index::{
-    HubBlob, HubCommit, HubDeletionIndex, HubGenerations, HubIndex, HubObject, HubRef, HubRepo, HubSweepIndex, HubTree,
-    IndexError, NewHubRepo, RepoKind, UnneededCommit, UnneededFile,
+    HubBlob, HubCommit, HubDeletionIndex, HubGenerations, HubIndex, HubObject, HubRef, HubRenameIndex, HubRepo,
+    HubSweepIndex, HubTree, IndexError, NewHubRepo, RepoKind, UnneededCommit, UnneededFile,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -301,5 +301,41 @@ impl HubSweepIndex for FaultyIndex {
         ids: Vec<ObjectId>,
     ) -> BoxFuture<'_, Result<(), IndexError>> {
         self.faults.around("drop_hub_objects", self.inner.drop_hub_objects(repo, object, ids), index_error).boxed()
+    }
+}
+
+impl HubRenameIndex for FaultyIndex {
+    fn find_stored_hub_repo(&self, storage_name: String) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
+        self.inner.find_stored_hub_repo(storage_name)
+    }
+
+    fn has_storage_name(&self, storage_name: String) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.inner.has_storage_name(storage_name)
+    }
+
+    fn list_renamed_hub_repos(
+        &self,
+        kind: RepoKind,
+        namespace: String,
+        name: String,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
+        self.inner.list_renamed_hub_repos(kind, namespace, name, limit)
+    }
+
+    fn is_hub_repo_recorded(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.inner.is_hub_repo_recorded(repo)
+    }
+
+    fn rename_hub_repo(&self, renamed: HubRepo) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("rename_hub_repo", self.inner.rename_hub_repo(renamed), index_error).boxed()
+    }
+
+    fn list_former_names(&self, repo: i64, limit: u32) -> BoxFuture<'_, Result<Vec<String>, IndexError>> {
+        self.inner.list_former_names(repo, limit)
+    }
+
+    fn set_former_names(&self, repo: i64, names: Vec<String>) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.inner.set_former_names(repo, names)
     }
 }

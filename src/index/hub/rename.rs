@@ -1,0 +1,44 @@
+//! Names of Hub repositories: storage names, which never change, and former names. A caller that
+//! changes a name holds the locks of the repository and of both names.
+
+use futures_util::future::BoxFuture;
+
+use super::{HubRepo, RepoKind};
+use crate::index::error::IndexError;
+
+/// Methods for the names of Hub repositories.
+pub trait HubRenameIndex {
+    /// The repository with this storage name, unless it is deleted.
+    fn find_stored_hub_repo(&self, storage_name: String) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>>;
+
+    /// Whether a repository has this storage name, also a deleted one whose rows are still there.
+    fn has_storage_name(&self, storage_name: String) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// The repositories of which this is a former name, in any case, those that were created last
+    /// first. At most this many. Another repository may have the name now.
+    fn list_renamed_hub_repos(
+        &self,
+        kind: RepoKind,
+        namespace: String,
+        name: String,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
+
+    /// Whether the registration log has the name of a repository: whether
+    /// [`set_hub_repo_recorded`](super::HubIndex::set_hub_repo_recorded) was called since it was
+    /// restored, renamed or deleted.
+    fn is_hub_repo_recorded(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// Gives a repository, found by its number, the name of this row; its present one becomes a
+    /// former name. The rename is not recorded yet. `false` if the repository does not exist, or
+    /// another one of its kind has the name, also a deleted one whose rows are still there.
+    fn rename_hub_repo(&self, renamed: HubRepo) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// The former names of a repository in small letters, `namespace/name`, in order. At most this
+    /// many.
+    fn list_former_names(&self, repo: i64, limit: u32) -> BoxFuture<'_, Result<Vec<String>, IndexError>>;
+
+    /// Makes these the former names of a repository, as
+    /// [`list_former_names`](Self::list_former_names) returns them, in place of those that it has.
+    fn set_former_names(&self, repo: i64, names: Vec<String>) -> BoxFuture<'_, Result<(), IndexError>>;
+}

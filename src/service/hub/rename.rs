@@ -1,0 +1,208 @@
+//! Names of repositories: where a repository of a name is, and renaming.
+//!
+//! A repository keeps its storage name under every name, so claims, quotas and tokens stay with it.
+//! A token for one repository opens the same one after a rename, and never another one that took
+//! its name. A repository whose name equals the storage name of a renamed one gets a storage name
+//! with `~2` and so on at the end, which no name has.
+//!
+//! A former name leads to the repository, except for those who may see another repository of the
+//! name. So a hidden repository shows nothing by having or having had a name. There is no redirect,
+//! because clients send a commit once: after a redirect they could not send it again. Deletions and
+//! renames need the present name.
+//!
+//! The record of a rename comes after its transaction, like that of a deletion. A rename that was
+//! recorded and not made would take the name from a later repository in a rebuild. A crash between
+//! the two leaves a rename that was not acknowledged, and the next start records it. If the record
+//! cannot be written, a creation or rename that takes the former name writes it first.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::name::MAX_FORMER_COUNT;
+use super::{HubError, HubName, OpenRepo, creating_claims};
+use crate::index::HubRepo;
+use crate::service::access::{Claims, Scope};
+use crate::service::registration_log::HubChange;
+use crate::service::upload::KeyLock;
+use crate::service::{Server, Store, StoreError};
+
+/// Maximum number of repositories that are found by one former name.
+const MAX_HOLDER_COUNT: u32 = 100;
+
+/// Maximum number of storage names that are tried for a new repository.
+const MAX_STORAGE_NAME_COUNT: u32 = 1000;
+
+/// A name that is free, with the locks that keep it so.
+pub(super) struct FreeName {
+    /// A storage name that is free, for a new repository.
+    pub(super) storage_name: String,
+    /// The locks of the name, of the storage name, and of those that the caller asked for.
+    pub(super) locks: Vec<KeyLock<String>>,
+}
+
+impl Store {
+    /// The repository with this name.
+    pub(super) async fn find_hub_name(&self, name: &HubName) -> Result<Option<HubRepo>, StoreError> {
+        let find = self.index.find_hub_repo(name.kind(), name.namespace().to_owned(), name.name().to_owned());
+        Ok(find.await?)
+    }
+
+    /// The repositories of which this is a former name, those that were created last first.
+    pub(super) async fn list_former_hub_names(&self, name: &HubName) -> Result<Vec<HubRepo>, StoreError> {
+        let (kind, namespace, repo_name) = (name.kind(), name.namespace().to_owned(), name.name().to_owned());
+        Ok(self.index.list_renamed_hub_repos(kind, namespace, repo_name, MAX_HOLDER_COUNT).await?)
+    }
+
+    /// Appends a record of the repository with its present name.
+    async fn record_name(&self, repo: HubRepo) -> Result<(), StoreError> {
+        let id = repo.id;
+        let (appended, _) = self.append_hub(HubChange::of(repo)).await?;
+        appended.retain_applied().await?;
+        Ok(self.index.set_hub_repo_recorded(id).await?)
+    }
+
+    /// A storage name for a new repository of this name. Those of these deleted ones count as free.
+    async fn free_storage_name(&self, name: &HubName, deleted: &[HubRepo]) -> Result<String, HubError> {
+        let first = name.storage_name();
+        for number in 1..=MAX_STORAGE_NAME_COUNT {
+            let tried = if number == 1 { first.clone() } else { format!("{first}~{number}") };
+            let is_deleted = deleted.iter().any(|deleted| deleted.storage_name == tried);
+            if is_deleted || !self.index.has_storage_name(tried.clone()).await? {
+                return Ok(tried);
+            }
+        }
+        Err(HubError::Invalid("Too many repositories had this name. Choose another one.".to_owned()))
+    }
+
+    /// The deleted repositories that have this name, or the storage name that belongs to it.
+    async fn deleted_of(&self, name: &HubName) -> Result<Vec<HubRepo>, StoreError> {
+        let (storage_name, lower_name) = (name.storage_name(), name.lower_name());
+        let is_of = |repo: &HubRepo| {
+            repo.storage_name == storage_name || (repo.kind == name.kind() && repo.lower_name() == lower_name)
+        };
+        let mut deleted = self.deleted_repos().await?;
+        deleted.retain(is_of);
+        Ok(deleted)
+    }
+}
+
+impl Server {
+    /// Takes the locks of a name that is to be given to a repository, and those of these storage
+    /// names. Purges deleted repositories of the name.
+    ///
+    /// # Errors
+    ///
+    /// `Err` with the repository that has the name; or much is left of a deleted one.
+    pub(super) async fn lock_free_name(
+        self: &Arc<Self>,
+        name: &HubName,
+        others: &[&str],
+    ) -> Result<Result<FreeName, HubRepo>, HubError> {
+        let store = &self.store;
+        loop {
+            let (deleted, former) = (store.deleted_of(name).await?, store.list_former_hub_names(name).await?);
+            let storage_name = store.free_storage_name(name, &deleted).await?;
+            let mut names = BTreeSet::from([name.storage_name(), storage_name.clone()]);
+            names.extend(deleted.iter().chain(&former).map(|repo| repo.storage_name.clone()));
+            names.extend(others.iter().map(|&other| other.to_owned()));
+            let locks = self.lock_hub_repos(names).await;
+            // What was seen without the locks may have changed. The former names come last: one
+            // that had the name before is listed then.
+            let is_locked = |repo: &HubRepo| deleted.iter().chain(&former).any(|locked| locked.id == repo.id);
+            let deleted = store.deleted_of(name).await?;
+            if let Some(found) = store.find_hub_name(name).await? {
+                return Ok(Err(found));
+            }
+            let former = store.list_former_hub_names(name).await?;
+            if !deleted.iter().chain(&former).all(is_locked) {
+                continue;
+            }
+            let server = Arc::clone(self);
+            // With the locks, also if the client disconnects: records of one repository must be in
+            // the order of its changes.
+            let clear = async move {
+                for deleted in &deleted {
+                    server.purge(deleted).await?;
+                }
+                for former in former {
+                    if !server.store.index.is_hub_repo_recorded(former.id).await? {
+                        server.store.record_name(former).await?;
+                    }
+                }
+                Ok::<_, HubError>(locks)
+            };
+            let locks = self.uninterrupted(clear).await?;
+            if !store.index.has_storage_name(storage_name.clone()).await? {
+                return Ok(Ok(FreeName { storage_name, locks }));
+            }
+        }
+    }
+
+    /// The locks of several repositories, in the one order in which all callers take them.
+    async fn lock_hub_repos(&self, storage_names: BTreeSet<String>) -> Vec<KeyLock<String>> {
+        let keys: BTreeSet<String> = storage_names.iter().map(|name| name.to_ascii_lowercase()).collect();
+        let mut locks = Vec::with_capacity(keys.len());
+        for key in keys {
+            locks.push(self.lock_hub_repo(&key).await);
+        }
+        locks
+    }
+
+    /// Gives a repository another name in its namespace. Its present one becomes a former name.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::NoRepo`], [`HubError::Exists`]; [`HubError::ReadOnly`] if these claims do not
+    /// permit creating a repository of the new name; or the names are in two namespaces. After an
+    /// error of the store it may be renamed all the same.
+    pub async fn rename_hub_repo(
+        self: &Arc<Self>,
+        claims: &Claims,
+        from: &HubName,
+        to: &HubName,
+    ) -> Result<(), HubError> {
+        let open = self.open_present_hub_repo(claims, from, Scope::Write).await?;
+        if from.kind() != to.kind() || !from.namespace().eq_ignore_ascii_case(to.namespace()) {
+            let detail = "A repository stays in its namespace: the names must differ behind the slash only.";
+            return Err(HubError::Invalid(detail.to_owned()));
+        }
+        // The namespace as it was created. A name is also a claim to what asks for it.
+        let to = &to.in_namespace_of(&open.repo);
+        if creating_claims(claims, to, &to.storage_name()).is_none() {
+            return Err(HubError::ReadOnly);
+        }
+        let exists = || HubError::Exists { what: format!("{}/{}", to.namespace(), to.name()) };
+        let locks = match self.lock_free_name(to, &[&open.repo.storage_name]).await? {
+            Ok(free) => free.locks,
+            // Only the case of its own name changes.
+            Err(found) if found.id == open.repo.id && found.name != to.name() => {
+                vec![self.lock_hub_repo(&open.repo.storage_name).await]
+            }
+            Err(found) if found.id == open.repo.id => return Ok(()),
+            Err(found) => {
+                return Err(if OpenRepo::of(claims, found).is_some() { exists() } else { HubError::ReadOnly });
+            }
+        };
+        let now = self.store.hub_repo_now(&open).await?;
+        // It may have been renamed since it was found.
+        if now.lower_name() != open.repo.lower_name() {
+            return Err(HubError::NoRepo);
+        }
+        let former = self.store.index.list_former_names(now.id, MAX_FORMER_COUNT).await?;
+        if former.len() >= MAX_FORMER_COUNT as usize && !former.contains(&now.lower_name()) {
+            let detail = format!("A repository has at most {MAX_FORMER_COUNT} former names.");
+            return Err(HubError::Invalid(detail));
+        }
+        let renamed = HubRepo { name: to.name().to_owned(), ..now };
+        let store = Arc::clone(&self.store);
+        let rename = async move {
+            let _locks = locks;
+            let was_renamed = store.index.rename_hub_repo(renamed.clone()).await?;
+            if was_renamed {
+                store.record_name(renamed).await?;
+            }
+            Ok::<_, HubError>(was_renamed)
+        };
+        if self.uninterrupted(rename).await? { Ok(()) } else { Err(exists()) }
+    }
+}

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -165,6 +166,9 @@ async fn check_end(directory: &Directory, data_dir: &Path, mut told: Told, count
     let mut needed: Vec<String> = told.files.values().flat_map(|known| &known.xorbs).cloned().collect();
     needed.sort();
     needed.dedup();
+    let left: Vec<String> = server.blobs().into_iter().filter(|blob| !needed.contains(blob)).collect();
+    let known = known_of(data_dir, &left).await;
+    assert_eq!(left, [""; 0], "blobs that no file needs; the index has {known:#?}");
     assert_eq!(server.blobs(), needed, "the blobs that files need, and no others");
     server.terminate();
     assert!(server.wait().success());
@@ -182,14 +186,34 @@ async fn check_end(directory: &Directory, data_dir: &Path, mut told: Told, count
     assert!(counts.unheard > ROUND_COUNT / 20, "{counts:?}");
 }
 
-/// Everything that is known of xorbs is so much older, beside whatever runs.
+/// What the index has of these xorbs and of their blobs.
+async fn known_of(data_dir: &Path, xorbs: &[String]) -> Vec<String> {
+    let mut connection = open(data_dir).await;
+    let rows = "SELECT hash, format('row in state %d since %d, leased until %d', state, since, lease_until) FROM xorbs \
+         UNION ALL SELECT hash, format('blob in state %d since %d', state, since) FROM objects";
+    let rows = sqlx::query(rows).fetch_all(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    let named = |row| -> String { format!("{}: {}", hash_of(row), Row::get::<String, _>(row, 1)) };
+    rows.iter().filter(|row| xorbs.contains(&hash_of(row))).map(named).collect()
+}
+
+/// The hash in the first column.
+fn hash_of(row: &SqliteRow) -> String {
+    XorbHash::from_bytes(row.get::<Vec<u8>, _>(0).try_into().unwrap()).to_string()
+}
+
+/// Everything that is known of xorbs and of their blobs is so much older, beside whatever runs. No
+/// upload does: it would lose its blob.
 async fn age(data_dir: &Path) {
     let mut connection = open(data_dir).await;
-    sqlx::query("UPDATE xorbs SET since = since - ?1, lease_until = max(lease_until - ?1, 0)")
-        .bind(i64::try_from(AGE.as_millis()).unwrap())
-        .execute(&mut connection)
-        .await
-        .unwrap();
+    for statement in [
+        "UPDATE xorbs SET since = since - ?1, lease_until = max(lease_until - ?1, 0)",
+        // A kill leaves blobs that were not published, or lost to another one of their xorb.
+        "UPDATE objects SET since = since - ?1",
+    ] {
+        let aged = sqlx::query(statement).bind(i64::try_from(AGE.as_millis()).unwrap());
+        aged.execute(&mut connection).await.unwrap();
+    }
     connection.close().await.unwrap();
 }
 
@@ -208,7 +232,7 @@ async fn look(data_dir: &Path, counts: &mut Counts) {
     counts.rounds_with_deleting += usize::from(!deleting.is_empty());
     counts.rounds_with_condemned += usize::from(!condemned.is_empty());
     for row in deleting {
-        let hash = XorbHash::from_bytes(row.get::<Vec<u8>, _>(0).try_into().unwrap()).to_string();
+        let hash = hash_of(row);
         let name = format!("{hash}.{:016x}", row.get::<i64, _>(2));
         let is_there = data_dir.join("xorbs").join(&hash[..2]).join(name).exists();
         counts.blobs_of_deleting += usize::from(is_there);

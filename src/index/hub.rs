@@ -308,6 +308,6 @@ impl RepoKind {
 }
 
 /// The name by which repositories are unique.
-pub(super) fn lower_name(namespace: &str, name: &str) -> String {
+pub(crate) fn lower_name(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}").to_ascii_lowercase()
 }

@@ -71,6 +71,7 @@ pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{DedupHit, FileIndex, FileRow, Reader};
 pub use self::grants::{GrantIndex, SpentGrant};
 pub use self::health::{AffectedFiles, HealthIndex, HealthSums, XorbHealth};
+pub(crate) use self::hub::lower_name;
 pub use self::hub::{
     HubBlob, HubCommit, HubDeletionIndex, HubGenerations, HubIndex, HubObject, HubRef, HubRenameIndex, HubRepo,
     HubSweepIndex, HubTree, NewHubRepo, RepoKind, UnneededCommit, UnneededFile,

@@ -256,9 +256,9 @@ async fn deleted_repository_is_hidden_and_its_name_is_taken(db: Db) {
     let again = repo(RepoKind::Model, "bert");
     let refused = db.create_hub_repo(again, commit(1, None), Vec::new(), Vec::new(), 9).await.unwrap();
     assert_eq!(refused, None);
-    assert!(!db.is_hub_deletion_recorded(number).await.unwrap());
+    assert!(!db.is_hub_repo_recorded(number).await.unwrap());
     db.set_hub_repo_recorded(number).await.unwrap();
-    assert!(db.is_hub_deletion_recorded(number).await.unwrap());
+    assert!(db.is_hub_repo_recorded(number).await.unwrap());
     // Its rows are still there.
     assert_eq!(find_deleted("bERT").await, Some(row.clone()));
     assert_eq!(db.find_deleted_hub_repo(RepoKind::Space, "acme".to_owned(), "bert".to_owned()).await.unwrap(), None);

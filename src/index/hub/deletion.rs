@@ -12,10 +12,6 @@ pub trait HubDeletionIndex {
     /// not recorded yet. `false` if it does not exist.
     fn delete_hub_repo(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// Whether the deletion of a deleted repository is in the registration log: whether
-    /// [`set_hub_repo_recorded`](super::HubIndex::set_hub_repo_recorded) was called since.
-    fn is_hub_deletion_recorded(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>>;
-
     /// The deleted repository with this name, in any case, whose rows are still there.
     fn find_deleted_hub_repo(
         &self,

@@ -24,11 +24,6 @@ macro_rules! hub_deletion_verbs {
                 .boxed()
             }
 
-            fn is_hub_deletion_recorded(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>> {
-                let find = query(sql::FIND_RECORDED_DELETION).bind(repo);
-                async move { Ok(self.read("find a deleted Hub repository").find::<i64>(find).await?.is_some()) }.boxed()
-            }
-
             fn find_deleted_hub_repo(
                 &self,
                 kind: RepoKind,

@@ -24,7 +24,7 @@ pub trait HubRenameIndex {
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
 
-    /// Whether the registration log has the name of a repository: whether
+    /// Whether the registration log has the state of a repository: whether
     /// [`set_hub_repo_recorded`](super::HubIndex::set_hub_repo_recorded) was called since it was
     /// restored, renamed or deleted.
     fn is_hub_repo_recorded(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>>;

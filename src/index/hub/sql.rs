@@ -88,9 +88,6 @@ pub(in crate::index) const SET_PRIVATE: &str = "UPDATE hub_repos SET is_private 
 pub(in crate::index) const DELETE: &str =
     "UPDATE hub_repos SET is_deleted = TRUE, is_recorded = FALSE WHERE id = $1 AND NOT is_deleted";
 
-pub(in crate::index) const FIND_RECORDED_DELETION: &str =
-    "SELECT id FROM hub_repos WHERE id = $1 AND is_deleted AND is_recorded";
-
 /// Each deletes some of the rows of a repository that is deleted, and how many. A directory may
 /// have thousands of pages.
 pub(in crate::index) const DROP_SOME: [(&str, i64); 6] = [

@@ -68,11 +68,7 @@ impl Server {
     pub async fn delete_hub_repo(self: &Arc<Self>, claims: &Claims, name: &HubName) -> Result<(), HubError> {
         let open = self.open_present_hub_repo(claims, name, Scope::Write).await?;
         let lock = self.lock_hub_repo(&open.repo.storage_name).await;
-        let (server, repo) = (Arc::clone(self), self.store.hub_repo_now(&open).await?);
-        // It may have been renamed since it was found.
-        if repo.lower_name() != open.repo.lower_name() {
-            return Err(HubError::NoRepo);
-        }
+        let (server, repo) = (Arc::clone(self), self.store.named_hub_repo_now(&open).await?);
         let delete = async move {
             let _lock = lock;
             // Before the transaction, because claims may be removed after it.
@@ -161,7 +157,7 @@ impl Server {
         if deleted.is_none_or(|deleted| deleted.id != id) {
             return Ok(ControlFlow::Break(()));
         }
-        if !index.is_hub_deletion_recorded(id).await? {
+        if !index.is_hub_repo_recorded(id).await? {
             store.record_deletion(repo).await?;
         }
         let claimed = index.files_after(Reader::Repo(storage_name.clone()), None, CLAIM_COUNT).await?;
@@ -192,8 +188,6 @@ impl Store {
 
     /// Appends the record of a deletion that was made.
     async fn record_deletion(&self, repo: &HubRepo) -> Result<(), StoreError> {
-        let (appended, _) = self.append_hub(HubChange { is_deletion: true, ..HubChange::of(repo.clone()) }).await?;
-        appended.retain_applied().await?;
-        Ok(self.index.set_hub_repo_recorded(repo.id).await?)
+        self.record_made(HubChange { is_deletion: true, ..HubChange::of(repo.clone()) }).await
     }
 }

@@ -309,6 +309,12 @@ impl Store {
         found.filter(|found| found.id == open.repo.id).ok_or(HubError::NoRepo)
     }
 
+    /// The same, if nothing has renamed the repository since it was opened by its present name.
+    async fn named_hub_repo_now(&self, open: &OpenRepo) -> Result<HubRepo, HubError> {
+        let now = self.hub_repo_now(open).await?;
+        if now.lower_name() == open.repo.lower_name() { Ok(now) } else { Err(HubError::NoRepo) }
+    }
+
     async fn blob(&self, open: &OpenRepo, id: ObjectId) -> Result<HubBlob, HubError> {
         let found = self.index.find_hub_blobs(open.repo.id, vec![id]).await?;
         found.into_iter().next().ok_or_else(|| open.inconsistent(format!("blob {id}")))

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::index::{HubRepo, RepoKind};
+use crate::index::{HubRepo, RepoKind, lower_name};
 
 /// The name of a Hub repository, such as `acme/bert` of the models.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl HubName {
 
     /// The name by which repositories of a kind are unique, as [`HubRepo::lower_name`].
     pub(super) fn lower_name(&self) -> String {
-        format!("{}/{}", self.namespace, self.name).to_ascii_lowercase()
+        lower_name(&self.namespace, &self.name)
     }
 
     /// The name in the namespace of this repository, which may be written in another case here.

@@ -53,10 +53,10 @@ impl Store {
         Ok(self.index.list_renamed_hub_repos(kind, namespace, repo_name, MAX_HOLDER_COUNT).await?)
     }
 
-    /// Appends a record of the repository with its present name.
-    async fn record_name(&self, repo: HubRepo) -> Result<(), StoreError> {
-        let id = repo.id;
-        let (appended, _) = self.append_hub(HubChange::of(repo)).await?;
+    /// Appends the record of a rename or deletion, after its transaction.
+    pub(super) async fn record_made(&self, change: HubChange) -> Result<(), StoreError> {
+        let id = change.repo.id;
+        let (appended, _) = self.append_hub(change).await?;
         appended.retain_applied().await?;
         Ok(self.index.set_hub_repo_recorded(id).await?)
     }
@@ -126,7 +126,7 @@ impl Server {
                 }
                 for former in former {
                     if !server.store.index.is_hub_repo_recorded(former.id).await? {
-                        server.store.record_name(former).await?;
+                        server.store.record_made(HubChange::of(former)).await?;
                     }
                 }
                 Ok::<_, HubError>(locks)
@@ -183,11 +183,7 @@ impl Server {
                 return Err(if OpenRepo::of(claims, found).is_some() { exists() } else { HubError::ReadOnly });
             }
         };
-        let now = self.store.hub_repo_now(&open).await?;
-        // It may have been renamed since it was found.
-        if now.lower_name() != open.repo.lower_name() {
-            return Err(HubError::NoRepo);
-        }
+        let now = self.store.named_hub_repo_now(&open).await?;
         let former = self.store.index.list_former_names(now.id, MAX_FORMER_COUNT).await?;
         if former.len() >= MAX_FORMER_COUNT as usize && !former.contains(&now.lower_name()) {
             let detail = format!("A repository has at most {MAX_FORMER_COUNT} former names.");
@@ -199,7 +195,7 @@ impl Server {
             let _locks = locks;
             let was_renamed = store.index.rename_hub_repo(renamed.clone()).await?;
             if was_renamed {
-                store.record_name(renamed).await?;
+                store.record_made(HubChange::of(renamed)).await?;
             }
             Ok::<_, HubError>(was_renamed)
         };

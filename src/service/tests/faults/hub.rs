@@ -176,10 +176,6 @@ impl HubDeletionIndex for FaultyIndex {
         self.faults.around("delete_hub_repo", self.inner.delete_hub_repo(repo), index_error).boxed()
     }
 
-    fn is_hub_deletion_recorded(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.inner.is_hub_deletion_recorded(repo)
-    }
-
     fn drop_hub_rows(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>> {
         self.faults.around("drop_hub_rows", self.inner.drop_hub_rows(repo), index_error).boxed()
     }

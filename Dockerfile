@@ -15,7 +15,8 @@ COPY crates/git/Cargo.toml crates/git/
 COPY crates/rca/Cargo.toml crates/rca/
 COPY crates/xet-format/Cargo.toml crates/xet-format/
 COPY fuzz/Cargo.toml fuzz/
-RUN for crate in . crates/* fuzz; do \
+COPY tests/fake-s3/Cargo.toml tests/fake-s3/
+RUN for crate in . crates/* fuzz tests/fake-s3; do \
         awk '/^\[/ { skip = /^\[\[(bench|bin|example|test)\]\]/ } !skip' $crate/Cargo.toml > Cargo.toml.new \
         && mv Cargo.toml.new $crate/Cargo.toml \
         && mkdir $crate/src \

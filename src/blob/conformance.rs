@@ -13,7 +13,7 @@ use crate::runtime::incarnation::Incarnation;
 
 type Store = Arc<dyn BlobStore>;
 
-/// Runs each case on fresh stores: in memory, and on disk in three configurations.
+/// Runs each case on fresh stores: in memory, on disk in three configurations, and in a bucket.
 macro_rules! suite {
     ($($case:ident)*) => {
         mod memory {
@@ -40,6 +40,13 @@ macro_rules! suite {
                 super::$case(super::Arc::new(store)).await;
             })*
         }
+        #[cfg(feature = "s3")]
+        mod s3 {
+            $(#[tokio::test] async fn $case() {
+                let test = super::super::s3::test_bucket::TestBucket::start().await;
+                super::$case(super::Arc::new(test.blobs())).await;
+            })*
+        }
     };
 }
 
@@ -53,6 +60,7 @@ suite! {
     each_read_returns_the_last_published_blob
     blob_of_several_pieces_and_an_odd_length_is_read_whole
     probing_leaves_nothing_behind
+    long_blob_is_read_whole
 }
 
 fn key(byte: u8) -> BlobKey {
@@ -166,6 +174,15 @@ async fn blob_of_several_pieces_and_an_odd_length_is_read_whole(store: Store) {
     draft.publish(key(2)).await.unwrap();
     assert_eq!(get(&store, key(2), range(0, 2_100_001)).await.as_deref(), Ok(&bytes[..]));
     assert_eq!(get(&store, key(2), range(1_048_575, 1_048_578)).await.as_deref(), Ok(&bytes[1_048_575..1_048_578]));
+}
+
+/// So long that a bucket gets it in parts.
+async fn long_blob_is_read_whole(store: Store) {
+    let bytes: Vec<u8> = (0..17_000_001_u32).map(|i| (i % 251) as u8).collect();
+    put(&store, key(3), &bytes).await;
+    assert_eq!(store.head(key(3)).await.unwrap(), Some(17_000_001));
+    assert!(get(&store, key(3), range(0, 17_000_001)).await.is_ok_and(|read| read == bytes));
+    assert_eq!(get(&store, key(3), range(8_388_600, 8_388_616)).await.as_deref(), Ok(&bytes[8_388_600..8_388_616]));
 }
 
 async fn probing_leaves_nothing_behind(store: Store) {

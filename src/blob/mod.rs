@@ -1,9 +1,9 @@
 //! Blobs: the bytes of xorbs, stored whole under a key and read in ranges.
 //!
-//! This is the contract; [`fs`] and [`memory`] implement it, and `conformance` tests it. The store
-//! knows keys, byte ranges and durability. It does not know the contents of a blob. Which blobs
-//! should exist is known to the index only. [`records`] is a second store, from which a lost index
-//! is rebuilt.
+//! This is the contract; [`fs`], [`memory`] and `s3` implement it, and `conformance` tests it. The
+//! store knows keys, byte ranges and durability. It does not know the contents of a blob. Which
+//! blobs should exist is known to the index only. [`records`] is a second store, from which a lost
+//! index is rebuilt.
 //!
 //! * A blob exists completely or not at all. Bytes become visible under a key only in
 //!   [`Draft::publish`].
@@ -20,6 +20,8 @@ mod conformance;
 pub mod fs;
 pub mod memory;
 pub mod records;
+#[cfg(feature = "s3")]
+pub mod s3;
 
 use std::error::Error as StdError;
 use std::fmt;

@@ -6,12 +6,9 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use super::store::{StoreIndex, StoreLocation, advice};
-use crate::blob::fs::FsBlobStore;
-use crate::blob::records::fs::FsRecordStore;
+use super::store::{StoreBlobs, StoreIndex, StoreLocation, advice};
 use crate::config::{Config, QuotaConfig, QuotaLimits};
 use crate::index::sqlite::{Replacement, SqliteIndex};
-use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
 use crate::service::{Limits, Quotas, Server, Settings, has_anything};
@@ -26,19 +23,15 @@ pub(super) async fn open_server(
 ) -> anyhow::Result<(Arc<Server>, StoreIndex)> {
     let location = StoreLocation::of(config);
     let database = location.open_database().await?;
-    let blobs = FsBlobStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
-    let blobs = blobs
-        .with_open_files(open_blob_count)
-        .with_read_limit(config.max_concurrent_reads)
-        .writing_directly(config.direct_writes);
-    let records = FsRecordStore::open(&config.data_dir, Pool::new(config.disk_workers))?;
+    let opened = location.open_blobs(config, open_blob_count)?;
     let index = match database {
         Some(index) => index,
-        None => StoreIndex::Sqlite(open_sqlite(&location, &blobs, &records).await?),
+        None => StoreIndex::Sqlite(open_sqlite(&location, &opened).await?),
     };
+    let StoreBlobs { blobs, records, publish_count } = opened;
     let server = Server::new(&Settings {
-        blobs: Arc::new(blobs),
-        records: Arc::new(records),
+        blobs,
+        records,
         index: index.shared(),
         clock,
         metrics: Arc::clone(metrics),
@@ -46,7 +39,7 @@ pub(super) async fn open_server(
         layout_cache_len: config.layout_cache,
         // A publication occupies a disk worker while it syncs. Half of the workers stay free for
         // readers.
-        publish_count: config.disk_workers.div_ceil(2),
+        publish_count: publish_count.unwrap_or(usize::MAX).min(config.disk_workers.div_ceil(2)),
         min_free_len: config.min_free_len,
         upload_count: config.max_uploads,
         upload_len: config.upload_budget,
@@ -58,11 +51,7 @@ pub(super) async fn open_server(
 
 /// Opens the index in the data directory. A missing or empty index is an error if the store has
 /// blobs or records: with a new index, the server would respond that nothing is stored.
-async fn open_sqlite(
-    location: &StoreLocation,
-    blobs: &FsBlobStore,
-    records: &FsRecordStore,
-) -> anyhow::Result<SqliteIndex> {
+async fn open_sqlite(location: &StoreLocation, opened: &StoreBlobs) -> anyhow::Result<SqliteIndex> {
     let (data_dir, path) = (&location.data_dir, location.sqlite_path());
     if Replacement::of(&path).finish()? {
         tracing::warn!("completed an interrupted index replacement");
@@ -72,7 +61,7 @@ async fn open_sqlite(
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error).with_context(|| format!("cannot read the index of {}", data_dir.display())),
     };
-    if len.unwrap_or(0) == 0 && has_anything(blobs, records).await? {
+    if len.unwrap_or(0) == 0 && has_anything(opened.blobs.as_ref(), opened.records.as_ref()).await? {
         return Err(advice::lost_index(data_dir, len.is_some()));
     }
     SqliteIndex::open(&path).await.map_err(|error| advice::explain(location, error.into()))

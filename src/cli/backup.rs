@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::destination::cannot_write;
 use super::output::{Output, OutputArgs};
-use super::store::{Progress, StoreArgs, StoreIndex, StoreLocation, advice, compare, settings_over, try_lock};
+use super::store::{Progress, StoreArgs, StoreIndex, StoreLocation, advice, compare, is_served, settings_over};
 use super::units::{Count, Size};
 use super::{keys, remote};
 use crate::blob::records::memory::MemoryRecordStore;
@@ -103,7 +103,7 @@ pub(super) fn run(args: BackupArgs) -> anyhow::Result<()> {
         let index = location.open_read_only().await?;
         check_all_applied(&location, &index).await?;
         let archive = open(&args.archive, ring.is_some(), &output)?;
-        let settings = settings_over(data_dir, &index, Arc::new(SystemClock), 1);
+        let settings = settings_over(&location, &index, Arc::new(SystemClock), 1)?;
         // One worker verifies blobs while the other writes the archive.
         let store = Store::new(&Settings { verify_worker_count: 2, ..settings });
         let watch = Progress::new(&output, "backup");
@@ -134,11 +134,6 @@ async fn check_all_applied(location: &StoreLocation, index: &StoreIndex) -> anyh
     }
     let (dir, count) = (data_dir.display(), Count(tail.len() as u64, "record"));
     bail!("the index of {dir} has not applied {count} of the last run; start zorb serve once to apply them")
-}
-
-/// Whether a server may be running on this data directory: it is locked, or cannot be locked.
-fn is_served(data_dir: &Path) -> bool {
-    !matches!(try_lock(data_dir), Ok(Some(_)))
 }
 
 /// Prints what the backup has added. Fails if xorbs could not be read.

@@ -31,8 +31,10 @@ const OF_SCRIPTS: &[&str] = &[
     "ZORB_SHIM_DIRECTORY",
     "ZORB_SHIM_MODE",
     "ZORB_SWEEP_STEPS",
+    "ZORB_TEST_S3",
     "ZORB_TEST_SEED",
     "ZORB_TEST_SLOW_WRITES",
+    "ZORB_TEST_STORE",
     "ZORB_XORB",
 ];
 

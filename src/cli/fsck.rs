@@ -154,7 +154,7 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
         bail!("a server runs on {}; stop it before restoring xorbs from an archive", data_dir.display());
     }
     let _deleting = if args.repair { Some(lock_deletions(data_dir)?) } else { None };
-    remote::run(async {
+    let work = async {
         // Opened read-only first, because that fails for a schema that this program does not
         // support, and never migrates the index.
         let mut index = location.open_read_only().await?;
@@ -163,13 +163,16 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
         if args.repair {
             index = location.reopen_to_write(index).await?;
         }
-        let (settings, shared) = (settings_over(data_dir, &index, clock, 8), index.shared());
+        let (settings, shared) = (settings_over(&location, &index, clock, 8)?, index.shared());
         let store = Store::new(&Settings { verify_worker_count: worker_count(), ..settings });
         let fsck = Fsck { store, presence, is_deep: args.deep, trusts_clock: args.trust_clock };
         let from = archive.map(|archive| (archive, shared.as_ref()));
         let left = Box::pin(check_all(&fsck, &tail, args.repair, from, &output)).await;
         index.close().await;
         left.map_err(|error| advice::explain(&location, error))
+    };
+    remote::run(async {
+        if args.repair { location.changing(presence == Presence::Shared, work).await } else { work.await }
     })
 }
 

@@ -23,7 +23,7 @@ use serde::Serialize;
 use super::collector::{DeletionLock, min_live, policy, prune};
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::{StoreArgs, StoreIndex, StoreLocation, advice, location_of, settings_over};
+use super::store::{StoreArgs, StoreIndex, StoreLocation, advice, is_served, location_of, settings_over};
 use super::units::{Count, Size};
 use crate::config::{CollectionConfig, Config};
 use crate::runtime::clock::{Clock, SystemClock, Timestamp};
@@ -144,7 +144,7 @@ pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()>
     let location = location_of(&raw)?;
     location.check_index()?;
     let lock = if job.is_dry { None } else { Some(lock(&location.data_dir)?) };
-    let done = remote::run(async {
+    let work = async {
         // Opened read-only first, because that fails for a schema of another version instead of
         // migrating it: a server of that version may be using the index.
         let mut index = location.open_read_only().await?;
@@ -154,6 +154,9 @@ pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()>
         let done = Box::pin(collect(&index, &job, &location, Arc::clone(clock), &output)).await;
         index.close().await;
         done.map_err(|error| advice::explain(&location, error))
+    };
+    let done = remote::run(async {
+        if job.is_dry { work.await } else { location.changing(is_served(&location.data_dir), work).await }
     });
     // After a signal, too, `remote::run` returns only when a deletion in progress has ended. So the
     // lock covers every deletion.
@@ -175,7 +178,7 @@ async fn collect(
     clock: Arc<dyn Clock>,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let settings = settings_over(&location.data_dir, index, clock, 1);
+    let settings = settings_over(location, index, clock, 1)?;
     let store = Store::new(&Settings { min_free_len: job.min_free_len, ..settings });
     let plan = match store.plan_collection(job.policy).await {
         Err(GcAbort::Gap(gap)) => return Err(advice::of_gap(location, gap)),

@@ -80,11 +80,14 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     // Nothing is created before the database has been checked.
-    runtime.block_on(StoreLocation::of(&config).check_before_start())?;
-    // Locked before the cleanup of the start, because the cleanup removes all unfinished uploads.
-    // Those of another running server must stay.
-    let _lock = lock(&config.data_dir)?;
-    let result = runtime.block_on(serve_until_stopped(config));
+    let location = StoreLocation::of(&config);
+    runtime.block_on(location.check_before_start())?;
+    let result = runtime.block_on(location.serving(async {
+        // Locked before the cleanup of the start, because the cleanup removes all unfinished
+        // uploads. Those of another running server must stay.
+        let _lock = lock(&config.data_dir)?;
+        serve_until_stopped(config).await
+    }));
     // Does not wait for tasks that still run. Their requests were not acknowledged.
     runtime.shutdown_background();
     result
@@ -209,6 +212,7 @@ impl Started {
             version = env!("CARGO_PKG_VERSION"),
             data_dir = %config.data_dir.display(),
             index = index.kind(),
+            blobs = if config.s3.is_some() { "s3" } else { "directory" },
             auth = config.auth.name(),
             tls = config.tls.is_some(),
             xorbs = totals.xorb_count,

@@ -2,10 +2,12 @@
 //! progress.
 
 pub(super) mod advice;
+mod blobs;
 mod index;
 mod location;
 mod opening;
 pub(super) mod postgres;
+mod server_lock;
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -16,13 +18,11 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressBar;
 
+pub(super) use self::blobs::StoreBlobs;
 pub(super) use self::index::StoreIndex;
 pub(super) use self::location::StoreLocation;
 use super::output::Output;
-use crate::blob::fs::FsBlobStore;
-use crate::blob::records::fs::FsRecordStore;
-use crate::config::{Config, DatabaseUrl, RawConfig};
-use crate::runtime::blocking::Pool;
+use crate::config::{Config, DatabaseUrl, RawConfig, S3Config};
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::durable::open_lock;
 use crate::runtime::metrics::Metrics;
@@ -31,14 +31,14 @@ use crate::service::archive::Watch;
 use crate::service::{Settings, Store, Tail};
 
 /// Names by which a directory is recognized as a store.
-const STORE_NAMES: [&str; 4] = ["store", "index.sqlite", "xorbs", "shards"];
+const STORE_NAMES: [&str; 5] = ["store", "index.sqlite", "xorbs", "shards", location::S3_MARKER];
 
 /// Names that a directory for a new store may contain. An interrupted first start leaves the first
 /// six, file systems create the others.
 const HARMLESS_NAMES: [&str; 8] =
     ["lock", "gc.lock", "keys", "keys.lock", "tmp", location::MARKER, "lost+found", ".snapshot"];
 
-/// The data directory and the database, determined as by `zorb serve`.
+/// The data directory, the database and the bucket, determined as by `zorb serve`.
 #[derive(Debug, Args)]
 pub(super) struct StoreArgs {
     /// Data directory [default: ./zorb-data]
@@ -48,15 +48,15 @@ pub(super) struct StoreArgs {
     /// ZORB_DATABASE_URL, because other users can see arguments
     #[arg(long, value_name = "URL")]
     database_url: Option<DatabaseUrl>,
-    /// TOML file with settings; only data_dir, database_url and settings with the command's name as
-    /// prefix are used
+    /// TOML file with settings; only data_dir, database_url, s3_… and settings with the command's
+    /// name as prefix are used
     #[arg(long, env = "ZORB_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 impl StoreArgs {
-    /// The data directory and the database: each from the flag, else from the environment, else
-    /// from the file, else the default.
+    /// The location: each setting from the flag, else from the environment, else from the file,
+    /// else the default.
     pub(super) fn location(self) -> anyhow::Result<StoreLocation> {
         location_of(&self.raw()?)
     }
@@ -70,10 +70,10 @@ impl StoreArgs {
     }
 }
 
-/// The data directory and the database in these settings.
+/// The location in these settings.
 pub(super) fn location_of(raw: &RawConfig) -> anyhow::Result<StoreLocation> {
-    let database = DatabaseUrl::of(raw.database_url.clone())?;
-    Ok(StoreLocation { data_dir: Config::data_dir_of(raw.data_dir.clone()), database })
+    let (database, s3) = (DatabaseUrl::of(raw.database_url.clone())?, S3Config::of(raw)?);
+    Ok(StoreLocation { data_dir: Config::data_dir_of(raw.data_dir.clone()), database, s3 })
 }
 
 /// Whether this directory contains a store.
@@ -126,20 +126,19 @@ pub(super) fn check_place(data_dir: &Path, require_store: bool) -> anyhow::Resul
 /// Compares the index of a store with its records. Returns the tail: the records that the index has
 /// not applied. See [`Store::compare`].
 pub(super) async fn compare(location: &StoreLocation, index: &StoreIndex) -> anyhow::Result<Tail> {
-    let settings = settings_over(&location.data_dir, index, Arc::new(SystemClock), 1);
+    let settings = settings_over(location, index, Arc::new(SystemClock), 1)?;
     Store::new(&settings).compare().await.map_err(|gap| advice::of_gap(location, gap))
 }
 
 /// The settings of an existing store, for a command that uses so many disk workers for blobs.
 pub(super) fn settings_over(
-    data_dir: &Path,
+    location: &StoreLocation,
     index: &StoreIndex,
     clock: Arc<dyn Clock>,
     disk_worker_count: usize,
-) -> Settings {
-    let blobs = Arc::new(FsBlobStore::open_existing(data_dir, Pool::new(disk_worker_count)));
-    let records = Arc::new(FsRecordStore::open_existing(data_dir, Pool::new(1)));
-    Settings::over(blobs, records, index.shared(), clock, Arc::new(Metrics::new()))
+) -> anyhow::Result<Settings> {
+    let StoreBlobs { blobs, records, .. } = location.existing_blobs(disk_worker_count)?;
+    Ok(Settings::over(blobs, records, index.shared(), clock, Arc::new(Metrics::new())))
 }
 
 /// Locks the data directory for this process, as a server does; `None` if another process holds the
@@ -151,6 +150,11 @@ pub(super) fn try_lock(data_dir: &Path) -> io::Result<Option<File>> {
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error),
     }
+}
+
+/// Whether a server may be running on this data directory: it is locked, or cannot be locked.
+pub(super) fn is_served(data_dir: &Path) -> bool {
+    !matches!(try_lock(data_dir), Ok(Some(_)))
 }
 
 /// Shows the progress of a backup, a restore or a rebuild.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::error::ConfigError;
+use super::raw::RawConfig;
 use super::units::Span;
-use super::{ConfigError, RawConfig};
 
 /// The minimum of `gc_grace`, and its default. Stock clients cache for three weeks which chunks are
 /// stored, and do not upload these chunks again.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use super::ConfigError;
+use super::error::ConfigError;
 
 /// The URL of a PostgreSQL database. It may contain a password, so `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq, Deserialize)]

@@ -6,26 +6,27 @@
 
 mod collection;
 mod database;
+mod error;
 mod origins;
 mod quota;
 mod raw;
+mod s3;
 mod units;
 
-use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use thiserror::Error;
 
 pub use self::collection::{CollectionConfig, MIN_GC_DELETE_DELAY, MIN_GC_GRACE};
 pub use self::database::DatabaseUrl;
+pub use self::error::ConfigError;
 pub use self::quota::{QuotaConfig, QuotaLimits};
 pub use self::raw::{RawConfig, RawQuota};
-pub use self::units::{Rate, Size, Span};
+pub use self::s3::S3Config;
+pub use self::units::{Rate, Secret, Size, Span};
 use crate::runtime::journal::Target;
 use crate::runtime::telemetry::{LogFilter, LogFormat};
 
@@ -38,6 +39,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The PostgreSQL database of the index; `None` for an SQLite file in the data directory.
     pub database: Option<DatabaseUrl>,
+    /// The bucket of blobs and records; `None` for the data directory.
+    pub s3: Option<S3Config>,
     /// The base URL of the server for clients, without a final slash. If it is not set, it follows
     /// from the headers of each request.
     pub public_url: Option<String>,
@@ -148,58 +151,6 @@ impl AuthMode {
     }
 }
 
-/// Why the settings are refused.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    /// The file is missing or unreadable.
-    #[error("cannot read the configuration file {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A key has a name of an earlier version.
-    #[error("{origin}: the setting {old} was renamed to {new}; see config/default.toml for its form")]
-    Renamed {
-        /// The source that has the key.
-        origin: String,
-        /// The name that the source has.
-        old: &'static str,
-        /// The present name of the key.
-        new: &'static str,
-    },
-    /// The text is not TOML, or has an unknown key or a value of another type.
-    #[error("{origin} is not valid: {message}")]
-    Invalid {
-        /// The source.
-        origin: String,
-        /// The error of the parser.
-        message: String,
-    },
-    /// A value is invalid.
-    #[error("{key} = {value}: {reason}")]
-    Value {
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// Why the value is invalid.
-        reason: String,
-    },
-    /// The server would listen on an address that is not loopback, without authentication and
-    /// without `allow_anonymous`. Then every machine that reaches the port could write.
-    #[error(
-        "refusing to listen on {listen} without authentication: anyone who can reach it could read and write. Ask \
-         for tokens with --auth token (auth = \"token\"), listen on 127.0.0.1, or say --allow-anonymous (allow_anonymous = true) if the network in front of it is trusted"
-    )]
-    Exposed {
-        /// The configured address.
-        listen: SocketAddr,
-    },
-}
-
 impl Config {
     /// The value of `data_dir`, or its default if it is not set.
     #[must_use]
@@ -222,11 +173,13 @@ impl Config {
     pub fn new(raw: RawConfig) -> Result<Self, ConfigError> {
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
         let (collection, quota) = (CollectionConfig::new(&raw)?, QuotaConfig::new(&raw)?);
+        let s3 = S3Config::of(&raw)?;
         let listen = listen_address(raw.listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()))?;
         let config = Self {
             listen,
             data_dir: Self::data_dir_of(raw.data_dir),
             database: DatabaseUrl::of(raw.database_url)?,
+            s3,
             public_url: public_url(raw.public_url)?,
             trusted_proxies: proxies(raw.trusted_proxies)?,
             cors_origins: origins::parse(raw.cors_origins)?,
@@ -370,18 +323,6 @@ fn positive(key: &'static str, value: Option<i64>, default: usize) -> Result<usi
         key,
         value: value.to_string(),
         reason: "must be at least 1".to_owned(),
-    })
-}
-
-fn parse<T>(key: &'static str, text: &str, expected: &str) -> Result<T, ConfigError>
-where
-    T: FromStr,
-    T::Err: Display,
-{
-    text.parse().map_err(|error| ConfigError::Value {
-        key,
-        value: text.to_owned(),
-        reason: format!("expected {expected} ({error})"),
     })
 }
 

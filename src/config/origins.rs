@@ -1,6 +1,6 @@
 //! The setting `cors_origins`: the origins of web pages that may use the server.
 
-use super::ConfigError;
+use super::error::ConfigError;
 
 /// Parses origins, separated by commas or spaces. Each must have exactly the form that a browser
 /// sends, because another form would never match.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ConfigError;
+use super::error::ConfigError;
 use super::raw::{RawConfig, RawQuota};
 use super::units::Size;
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::database::DatabaseUrl;
-use super::units::{RATE, Rate, SIZE, SPAN, Size, Span};
-use super::{ConfigError, parse};
+use super::error::{ConfigError, parse};
+use super::units::{RATE, Rate, SIZE, SPAN, Secret, Size, Span};
 
 /// Keys of earlier versions, and their present names.
 const RENAMED: &[(&str, &str)] = &[
@@ -93,6 +93,20 @@ keys! {
     data_dir: String, "a directory";
     /// PostgreSQL database of the index.
     database_url: DatabaseUrl, "a PostgreSQL URL";
+    /// URL of the S3 store for blobs and records.
+    s3_endpoint: String, "a URL";
+    /// The region of the bucket.
+    s3_region: String, "a region";
+    /// The bucket.
+    s3_bucket: String, "the name of a bucket";
+    /// What the names of all objects begin with.
+    s3_prefix: String, "a prefix";
+    /// The id of the key to the bucket.
+    s3_access_key: String, "the id of a key";
+    /// The secret part of the key.
+    s3_secret_key: Secret, "a secret key";
+    /// File with the secret part of the key.
+    s3_secret_key_file: String, "a file";
     /// Base URL of the server, as clients use it.
     public_url: String, "a URL";
     /// Proxies whose forwarded headers are trusted.
@@ -211,14 +225,15 @@ impl RawConfig {
 }
 
 /// An error of the TOML parser as text. The parser quotes the line, which is left out if it has a
-/// URL, because that may contain a password.
+/// URL, because that may contain a password, or a secret.
 fn shown(text: &str, error: &toml::de::Error) -> String {
     let quoting = error.to_string();
-    if !quoting.contains("://") {
+    let is_secret = |text: &str| text.contains("://") || text.contains("secret");
+    if !is_secret(&quoting) {
         return quoting;
     }
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let message = error.message();
-    let message = if message.contains("://") { "a value has the wrong type" } else { message };
+    let message = if is_secret(message) { "a value has the wrong type" } else { message };
     format!("line {}: {message}", before.matches('\n').count() + 1)
 }

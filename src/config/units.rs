@@ -1,5 +1,6 @@
 //! Sizes, rates and durations in settings: `"8GiB"`, `"8MiB/s"`, `"30s"`.
 
+use std::convert::Infallible;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, de};
 
-use super::ConfigError;
+use super::error::ConfigError;
 
 /// A size in bytes: a text such as `"8GiB"` or `"500MB"`, or a plain number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +134,39 @@ pub(super) fn span(key: &'static str, value: Option<Span>, default_secs: u64) ->
         return Ok(span);
     }
     Err(ConfigError::Value { key, value: "0".to_owned(), reason: "must be longer than 0s".to_owned() })
+}
+
+/// A secret. `Debug` does not print it.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// This secret.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// The secret. Not for logs and errors.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl FromStr for Secret {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self::new(text))
+    }
 }
 
 #[cfg(test)]

@@ -117,6 +117,15 @@ impl TempFile {
         io::copy(file, target).map(drop)
     }
 
+    /// Reads this part of the written bytes.
+    #[cfg(feature = "s3")]
+    pub(crate) fn read_part(&mut self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        let len = usize::try_from(range.end.saturating_sub(range.start)).map_err(io::Error::other)?;
+        let mut bytes = vec![0; len];
+        self.file_mut().read_exact_at(&mut bytes, range.start)?;
+        Ok(bytes)
+    }
+
     fn file_mut(&mut self) -> &mut File {
         self.file.as_mut().expect("the file is open until publish takes self")
     }

@@ -18,6 +18,8 @@ pub enum Outage {
     Failing,
     /// There is not enough memory.
     OutOfMemory,
+    /// The S3 store of the blobs does not respond, or refuses requests.
+    ObjectStore,
 }
 
 impl Outage {
@@ -48,6 +50,10 @@ impl Outage {
             }
             Self::Failing => "the disk fails: see the kernel log, and make a backup while it can be read",
             Self::OutOfMemory => "out of memory",
+            Self::ObjectStore => {
+                "the S3 store does not respond, or refuses requests: check that it runs, that its bucket exists, and \
+                 that its key is valid"
+            }
         }
     }
 }

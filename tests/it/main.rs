@@ -56,6 +56,8 @@ mod private;
 mod quota;
 mod rebuild;
 mod replace;
+#[cfg(all(feature = "postgres-tests", feature = "s3"))]
+mod s3;
 mod scrub;
 mod security;
 mod sha256;

@@ -1,8 +1,8 @@
 //! Records: small blobs that are appended in order and never changed. A lost index is rebuilt from
 //! them.
 //!
-//! This is the contract; [`fs`] and [`memory`] implement it, and `conformance` tests it. The store
-//! does not know the contents of a record.
+//! This is the contract; [`fs`], [`memory`] and `s3` implement it, and `conformance` tests it. The
+//! store does not know the contents of a record.
 //!
 //! * A record is stored completely or not at all. After `append` has returned `Ok`, the record
 //!   survives a power cut. After an error it may or may not be stored.
@@ -15,6 +15,8 @@
 mod conformance;
 pub mod fs;
 pub mod memory;
+#[cfg(feature = "s3")]
+pub mod s3;
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -107,7 +109,11 @@ impl BlobError {
         let is_too_long = source.kind() == io::ErrorKind::FileTooLarge;
         let failed = Self::io(op, None, source);
         let kind = if is_too_long { BlobErrorKind::Corrupt } else { failed.kind };
-        Self { kind, source: Box::new(OfRecord { seq, source: failed.source }), ..failed }
+        Self { kind, ..failed }.of_record(seq)
+    }
+
+    fn of_record(self, seq: Seq) -> Self {
+        Self { source: Box::new(OfRecord { seq, source: self.source }), ..self }
     }
 
     fn too_long(op: &'static str, len: u64) -> Self {

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use anyhow::anyhow;
+use thiserror::Error;
 
 use super::{StoreLocation, postgres};
+use crate::blob::{BlobError, BlobErrorKind};
 use crate::index::{IndexError, IndexErrorKind};
 use crate::runtime::outage::Outage;
 use crate::runtime::telemetry::chain;
@@ -27,16 +29,16 @@ pub(in crate::cli) fn lost_index(data_dir: &Path, is_empty: bool) -> anyhow::Err
 
 /// The error for an index that does not match the data directory, with advice.
 pub(in crate::cli) fn of_gap(location: &StoreLocation, gap: Gap) -> anyhow::Error {
-    let (data_dir, dir) = (&location.data_dir, location.data_dir.display());
+    let data_dir = &location.data_dir;
     match (gap, &location.database) {
         (gap, None) => of_gap_in_directory(data_dir, gap),
         (
             gap @ (Gap::EmptyIndex | Gap::OtherStore { .. } | Gap::BelongsElsewhere { .. } | Gap::Behind { .. }),
             Some(url),
         ) => {
-            let database = postgres::describe(url);
+            let (database, blobs) = (postgres::describe(url), location.describe_blobs());
             anyhow!(
-                "{gap}; check that data_dir ({dir}) and database_url (PostgreSQL {database}) name the same store; after \
+                "{gap}; check that {blobs} and database_url (PostgreSQL {database}) name the same store; after \
                  a loss, restore both from backups (docs/postgresql.md)"
             )
         }
@@ -66,6 +68,12 @@ fn of_gap_in_directory(data_dir: &Path, gap: Gap) -> anyhow::Error {
 
 /// Adds advice to errors that come from the index; returns other errors unchanged.
 pub(in crate::cli) fn explain(location: &StoreLocation, error: anyhow::Error) -> anyhow::Error {
+    if let (Some(s3), true) = (&location.s3, is_of_object_store(&error)) {
+        let (bucket, endpoint) = (s3.bucket.clone(), s3.endpoint.clone());
+        // An error of a gap has been explained before.
+        let is_explained = error.downcast_ref::<UnusableBucket>().is_some();
+        return if is_explained { error } else { error.context(UnusableBucket { bucket, endpoint }) };
+    }
     let Some(url) = &location.database else { return explain_sqlite(&location.data_dir, error) };
     match index_error(&error).map(|index| index.kind) {
         Some(IndexErrorKind::Damaged) => anyhow!(
@@ -106,6 +114,23 @@ fn explain_sqlite(data_dir: &Path, error: anyhow::Error) -> anyhow::Error {
         ),
         _ => error,
     }
+}
+
+/// The context of an error of the S3 store.
+#[derive(Debug, Error)]
+#[error("cannot use the bucket {bucket} at {endpoint}: {}", Outage::ObjectStore.advice())]
+struct UnusableBucket {
+    bucket: String,
+    endpoint: String,
+}
+
+/// Whether the S3 store caused this error.
+fn is_of_object_store(error: &anyhow::Error) -> bool {
+    let of = |error: &BlobError| error.kind == BlobErrorKind::Outage(Outage::ObjectStore);
+    error.chain().any(|cause| match cause.downcast_ref::<StoreError>() {
+        Some(StoreError::Blob(error)) => of(error),
+        _ => cause.downcast_ref::<BlobError>().is_some_and(of),
+    })
 }
 
 /// The index error that caused this error.

@@ -7,9 +7,7 @@ use anyhow::{Context, bail};
 use super::index::StoreIndex;
 use super::location::StoreLocation;
 use super::{advice, is_store, postgres};
-use crate::blob::records::fs::FsRecordStore;
 use crate::index::sqlite::SqliteIndex;
-use crate::runtime::blocking::Pool;
 use crate::service::{Store, check_owner};
 
 impl StoreLocation {
@@ -63,13 +61,13 @@ impl StoreLocation {
     }
 
     /// Checks the database before a start changes the data directory: it has the schema of this
-    /// program, and does not belong to another store.
+    /// program, and does not belong to another store than the data directory or the bucket.
     pub(in crate::cli) async fn check_before_start(&self) -> anyhow::Result<()> {
         self.check_kind()?;
         let Some(url) = &self.database else { return Ok(()) };
+        let records = self.existing_blobs(1)?.records;
         let index = postgres::open(url).await?;
-        let records = FsRecordStore::open_existing(&self.data_dir, Pool::new(1));
-        let checked = check_owner(&records, index.shared().as_ref()).await;
+        let checked = check_owner(records.as_ref(), index.shared().as_ref()).await;
         index.close().await;
         checked.map_err(|gap| advice::of_gap(self, gap))
     }

@@ -24,6 +24,25 @@ mod built {
         PostgresIndex::migrate(url.expose()).await.map_err(|error| explain(url, &error))
     }
 
+    /// The lock of the one server of a database.
+    #[derive(Debug)]
+    pub(in crate::cli) struct ServerLock {
+        lock: crate::index::postgres::ServerLock,
+        url: DatabaseUrl,
+    }
+
+    impl ServerLock {
+        /// Waits until the lock may be lost, and returns the reason.
+        pub(in crate::cli) async fn lost(self) -> Error {
+            explain(&self.url, &self.lock.lost().await)
+        }
+    }
+
+    pub(super) async fn try_lock_server(url: &DatabaseUrl) -> Result<Option<ServerLock>> {
+        let lock = PostgresIndex::try_lock_server(url.expose()).await.map_err(|error| explain(url, &error))?;
+        Ok(lock.map(|lock| ServerLock { lock, url: url.clone() }))
+    }
+
     pub(super) fn describe(url: &DatabaseUrl) -> String {
         // An invalid URL is reported when it is opened.
         PostgresIndex::describe(url.expose()).unwrap_or_else(|_| "database".to_owned())
@@ -61,6 +80,22 @@ mod built {
         Err(not_built())
     }
 
+    /// The lock of the one server of a database, which this program cannot take.
+    #[derive(Debug)]
+    pub(in crate::cli) enum ServerLock {}
+
+    impl ServerLock {
+        /// Waits until the lock may be lost, and returns the reason.
+        #[expect(clippy::unused_async, reason = "as in a program with PostgreSQL")]
+        pub(in crate::cli) async fn lost(self) -> Error {
+            match self {}
+        }
+    }
+
+    pub(super) async fn try_lock_server(_: &DatabaseUrl) -> Result<Option<ServerLock>> {
+        Err(not_built())
+    }
+
     pub(super) fn describe(_: &DatabaseUrl) -> String {
         "database".to_owned()
     }
@@ -71,6 +106,13 @@ mod built {
              unset database_url"
         )
     }
+}
+
+pub(super) use self::built::ServerLock;
+
+/// Takes the lock of the one server of this database; `None` if another process holds it.
+pub(super) async fn try_lock_server(url: &DatabaseUrl) -> Result<Option<ServerLock>> {
+    built::try_lock_server(url).await
 }
 
 /// Opens the index in this database. Neither creates nor migrates its schema.

@@ -46,6 +46,7 @@ mod register;
 mod remove;
 mod repair;
 mod rows;
+mod server_lock;
 mod switch;
 mod terms;
 #[cfg(test)]
@@ -62,6 +63,7 @@ use sqlx::PgPool;
 
 use self::connect::LongestWrite;
 use self::failure::map;
+pub use self::server_lock::ServerLock;
 use super::Index;
 #[cfg(any(test, feature = "full-tests"))]
 use super::probe;

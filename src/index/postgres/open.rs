@@ -105,7 +105,7 @@ impl PostgresIndex {
 
 /// Connects once. A pool would repeat a refused connection until its own time limit, and then not
 /// tell the reason.
-async fn first(op: &'static str, options: &PgConnectOptions) -> Result<PgConnection, IndexError> {
+pub(super) async fn first(op: &'static str, options: &PgConnectOptions) -> Result<PgConnection, IndexError> {
     let connected = timeout(CONNECT_TIMEOUT, PgConnection::connect_with(options)).await;
     let silent = |_| IndexError { op, kind: IndexErrorKind::Unavailable, source: Box::new(Silent) };
     let mut connection = connected.map_err(silent)?.map_err(|error| map(op, error))?;

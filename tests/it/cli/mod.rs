@@ -88,7 +88,12 @@ impl Directory {
 
     /// Starts `zorb` and does not wait for it.
     pub fn start(&self, args: &[&str]) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_zorb"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
+        #[cfg(all(feature = "postgres-tests", feature = "s3"))]
+        if let Some(data_dir) = data_dir_of(args) {
+            command.envs(crate::support::backend::variables_of(&self.path(data_dir)));
+        }
+        command
             .args(args)
             .current_dir(self.0.path())
             .env("TMPDIR", self.path(SPOOL))
@@ -107,6 +112,13 @@ impl Directory {
         let ran = self.zorb(&[&["xorb", "pack", "--json", "-o", "out"], args].concat());
         ran.ok().records()
     }
+}
+
+/// The data directory that these arguments name.
+#[cfg(all(feature = "postgres-tests", feature = "s3"))]
+fn data_dir_of<'a>(args: &[&'a str]) -> Option<&'a str> {
+    let at = args.iter().position(|arg| *arg == "--data-dir")?;
+    args.get(at + 1).copied()
 }
 
 /// Where the commands note what was sent.

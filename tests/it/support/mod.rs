@@ -1,5 +1,7 @@
 //! A server process, clients, and xorbs to send.
 
+#[cfg(all(feature = "postgres-tests", feature = "s3"))]
+pub mod backend;
 mod client;
 mod files;
 mod grants;

@@ -60,6 +60,10 @@ impl Start {
         let directory = tempfile::tempdir().expect("the test can make a temporary directory");
         let data_dir = self.data_dir.unwrap_or_else(|| directory.path().join("data"));
         let log = directory.path().join("log");
+        #[cfg(all(feature = "postgres-tests", feature = "s3"))]
+        let variables = super::backend::variables_of(&data_dir);
+        #[cfg(not(all(feature = "postgres-tests", feature = "s3")))]
+        let variables: Vec<(String, String)> = Vec::new();
         let begin = Instant::now();
         let mut child = command(self.disk_mib, self.descriptors.as_deref(), &data_dir)
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
@@ -67,6 +71,7 @@ impl Start {
             .env("ZORB_LOG", "debug")
             // What a small disk has is not to be kept free, unless a test says so.
             .env("ZORB_MIN_FREE_SPACE", "0")
+            .envs(variables)
             .envs(self.settings)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,0 +1,227 @@
+//! Blobs as objects of an S3 bucket.
+//!
+//! ```text
+//! <prefix>/xorbs/ee/eea2…7632.<16 hex>   one object per blob, by the first two digits of its hash
+//! <prefix>/store                         the id of the store (`records/s3.rs`)
+//! <scratch>/<32 hex>                     drafts, in a local directory
+//! ```
+//!
+//! A draft is a local file, because a body is as slow as its client, and S3 takes whole objects.
+//! The file is not synced: nothing is acknowledged before the S3 store has the object. A crash
+//! leaves the file until the next start, and in the bucket what `s3/bucket.rs` says.
+//!
+//! Needed of the S3 store: an object that was put is read from then on, a deleted one is not, and a
+//! list has what was there before it began. zorb uses no conditions, versions or renames.
+
+mod bucket;
+mod draft;
+#[cfg(test)]
+pub(super) mod test_bucket;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, StreamExt, try_unfold};
+use object_store::{GetOptions, GetRange};
+use rustix::fs::statvfs;
+
+pub use self::bucket::{Bucket, BucketAddress};
+pub(super) use self::bucket::{STORE_OBJECT, failed};
+use self::draft::S3Draft;
+use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
+use crate::format::ByteRange;
+use crate::runtime::blocking::Pool;
+use crate::runtime::durable::{TempFile, clear_directory, count_temp_files, create_directory};
+
+/// The directory of the blobs.
+const XORBS: &str = "xorbs";
+
+/// How often a read continues after an error without having read a byte since the last one. The
+/// client has then repeated each request itself, for up to 20 seconds.
+const MAX_FRUITLESS: u32 = 2;
+
+/// A bucket as a [`BlobStore`].
+#[derive(Clone, Debug)]
+pub struct S3BlobStore {
+    bucket: Bucket,
+    /// The directory of drafts.
+    scratch: PathBuf,
+    pool: Pool,
+}
+
+impl S3BlobStore {
+    /// Opens the store in `bucket`, with drafts in the directory `scratch`, which is created if it
+    /// is missing. Blocks, and sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be created.
+    pub fn open(bucket: Bucket, scratch: &Path, pool: Pool) -> Result<Self, BlobError> {
+        create_directory(scratch).map_err(|error| BlobError::io("create the scratch directory", None, error))?;
+        Ok(Self::open_existing(bucket, scratch, pool))
+    }
+
+    /// Opens the store in `bucket` for reading. Creates no directory, and sends nothing.
+    #[must_use]
+    pub fn open_existing(bucket: Bucket, scratch: &Path, pool: Pool) -> Self {
+        Self { bucket, scratch: scratch.to_owned(), pool }
+    }
+
+    /// Runs this work on the pool, in the scratch directory.
+    async fn in_scratch<T, F>(&self, op: &'static str, work: F) -> Result<T, BlobError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Path) -> std::io::Result<T> + Send + 'static,
+    {
+        let scratch = self.scratch.clone();
+        self.pool.run(move || work(&scratch)).await.map_err(|error| BlobError::io(op, None, error))
+    }
+
+    async fn list_names(&self, directory: &str) -> Result<Vec<BlobKey>, BlobError> {
+        let names = self.bucket.list("list blobs", directory, None, usize::MAX).await?;
+        // An object whose name is not a key does not belong to the store, and is ignored.
+        Ok(names.iter().filter_map(|name| BlobKey::parse(name.rsplit('/').next()?)).collect())
+    }
+}
+
+/// The name of the object of a blob.
+fn name(key: BlobKey) -> String {
+    let name = key.to_string();
+    let (directory, _) = name.split_at(2);
+    format!("{XORBS}/{directory}/{name}")
+}
+
+fn of_blob(key: BlobKey) -> impl FnOnce(BlobError) -> BlobError {
+    move |error| BlobError { key: Some(key), ..error }
+}
+
+impl BlobStore for S3BlobStore {
+    fn draft(&self) -> Result<Box<dyn Draft>, BlobError> {
+        let file = TempFile::create(&self.scratch).map_err(|error| BlobError::io("begin a draft", None, error))?;
+        Ok(Box::new(S3Draft::new(file, self.clone())))
+    }
+
+    fn read(&self, key: BlobKey, range: ByteRange) -> BoxFuture<'_, Result<Option<BlobStream>, BlobError>> {
+        async move {
+            let first = request(&self.bucket, key, range, range.start()).await;
+            let Some(body) = first.map_err(of_blob(key))? else { return Ok(None) };
+            let reader = S3Reader { bucket: self.bucket.clone(), key, range, at: range.start(), body, fruitless: 0 };
+            Ok(Some(stream(reader)))
+        }
+        .boxed()
+    }
+
+    fn head(&self, key: BlobKey) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        async move { self.bucket.head("look up", &name(key)).await.map_err(of_blob(key)) }.boxed()
+    }
+
+    fn delete(&self, key: BlobKey) -> BoxFuture<'_, Result<bool, BlobError>> {
+        async move { self.bucket.delete("delete", &name(key)).await.map_err(of_blob(key)) }.boxed()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        self.list_names(XORBS).boxed()
+    }
+
+    fn list_group(&self, group: u8) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        async move { self.list_names(&format!("{XORBS}/{group:02x}")).await }.boxed()
+    }
+
+    fn draft_count(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
+        self.in_scratch("list the scratch directory", count_temp_files).boxed()
+    }
+
+    fn remove_stray_drafts(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
+        self.in_scratch("remove stray drafts from the scratch directory", clear_directory).boxed()
+    }
+
+    /// Writes to the scratch directory, and reads from the bucket. It writes no object, because
+    /// load balancers call this every few seconds, and S3 stores charge for each object.
+    fn probe(&self) -> BoxFuture<'_, Result<(), BlobError>> {
+        async move {
+            let write = |scratch: &Path| TempFile::create(scratch)?.write(b"probe");
+            self.in_scratch("write to the scratch directory", write).await?;
+            self.bucket.head("look up the store", STORE_OBJECT).await.map(drop)
+        }
+        .boxed()
+    }
+
+    /// Free bytes of the scratch directory. The length of a bucket has no limit that S3 can tell.
+    fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
+        async move {
+            let space = self.in_scratch("query the free space", |scratch| Ok(statvfs(scratch)?)).await?;
+            Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
+        }
+        .boxed()
+    }
+}
+
+/// An object whose `range` is read from front to back.
+struct S3Reader {
+    bucket: Bucket,
+    key: BlobKey,
+    range: ByteRange,
+    /// The offset of the next byte.
+    at: u64,
+    body: Body,
+    /// Number of errors since the last byte.
+    fruitless: u32,
+}
+
+/// The rest of a response, and the offset after its last byte.
+struct Body {
+    bytes: BoxStream<'static, object_store::Result<bytes::Bytes>>,
+    end: u64,
+}
+
+/// Requests the bytes of `range` from the offset `at`; `None` if the object does not exist. The
+/// response may end earlier, if the object does.
+async fn request(bucket: &Bucket, key: BlobKey, range: ByteRange, at: u64) -> Result<Option<Body>, BlobError> {
+    let options = GetOptions { range: Some(GetRange::Bounded(at..range.end())), ..GetOptions::default() };
+    match bucket.get("read", &name(key), options).await {
+        Ok(Some(found)) => Ok(Some(Body { end: found.range.end, bytes: found.into_stream() })),
+        Ok(None) => Ok(None),
+        // If the object ends before the range begins, the response is an error, too.
+        Err(error) => match bucket.head("look up", &name(key)).await {
+            Ok(Some(len)) if len < range.end() => Err(BlobError::short(key, range, len)),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Streams the bytes of a reader. If the S3 store closes the connection, because the client of this
+/// stream is slow for example, the reader continues with another request.
+fn stream(reader: S3Reader) -> BlobStream {
+    try_unfold(reader, |mut reader| async move {
+        loop {
+            if reader.at == reader.range.end() {
+                return Ok(None);
+            }
+            let error = match reader.body.bytes.next().await {
+                Some(Ok(piece)) if piece.is_empty() => continue,
+                Some(Ok(piece)) => {
+                    reader.at += piece.len() as u64;
+                    reader.fruitless = 0;
+                    // A response of another length is not what was asked for.
+                    if reader.at > reader.range.end() {
+                        return Err(BlobError::short(reader.key, reader.range, reader.range.end()));
+                    }
+                    return Ok(Some((piece, reader)));
+                }
+                Some(Err(error)) => of_blob(reader.key)(failed("read", error)),
+                None => BlobError::short(reader.key, reader.range, reader.at),
+            };
+            if reader.at >= reader.body.end || reader.fruitless == MAX_FRUITLESS {
+                return Err(error);
+            }
+            reader.fruitless += 1;
+            let next = request(&reader.bucket, reader.key, reader.range, reader.at).await;
+            let Some(body) = next.map_err(of_blob(reader.key))? else { return Err(error) };
+            reader.body = body;
+        }
+    })
+    .boxed()
+}

@@ -1,0 +1,108 @@
+//! The blobs and records of a store: in its data directory, or in a bucket.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use super::location::StoreLocation;
+use crate::blob::BlobStore;
+use crate::blob::fs::FsBlobStore;
+use crate::blob::records::RecordStore;
+use crate::blob::records::fs::FsRecordStore;
+use crate::config::{Config, S3Config};
+use crate::runtime::blocking::Pool;
+
+/// The blobs and records of a store.
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct StoreBlobs {
+    pub(in crate::cli) blobs: Arc<dyn BlobStore>,
+    pub(in crate::cli) records: Arc<dyn RecordStore>,
+    /// Maximum number of blobs that are published at once, if the medium has one.
+    pub(in crate::cli) publish_count: Option<usize>,
+}
+
+impl StoreLocation {
+    /// The blobs and records of an existing store, for a command that uses so many disk workers for
+    /// blobs. Creates no directory, and sends nothing.
+    pub(in crate::cli) fn existing_blobs(&self, disk_worker_count: usize) -> Result<StoreBlobs> {
+        match &self.s3 {
+            Some(s3) => built::existing(s3, self, Pool::new(disk_worker_count)),
+            None => Ok(StoreBlobs {
+                blobs: Arc::new(FsBlobStore::open_existing(&self.data_dir, Pool::new(disk_worker_count))),
+                records: Arc::new(FsRecordStore::open_existing(&self.data_dir, Pool::new(1))),
+                publish_count: None,
+            }),
+        }
+    }
+
+    /// The blobs and records for a server with these settings, which keeps up to `open_blob_count`
+    /// files open. Creates missing directories.
+    pub(in crate::cli) fn open_blobs(&self, config: &Config, open_blob_count: usize) -> Result<StoreBlobs> {
+        let pool = || Pool::new(config.disk_workers);
+        if let Some(s3) = &self.s3 {
+            return built::open(s3, self, pool());
+        }
+        let blobs = FsBlobStore::open(&self.data_dir, pool())?
+            .with_open_files(open_blob_count)
+            .with_read_limit(config.max_concurrent_reads)
+            .writing_directly(config.direct_writes);
+        let records = FsRecordStore::open(&self.data_dir, pool())?;
+        Ok(StoreBlobs { blobs: Arc::new(blobs), records: Arc::new(records), publish_count: None })
+    }
+}
+
+#[cfg(feature = "s3")]
+mod built {
+    use super::{Arc, Pool, Result, S3Config, StoreBlobs, StoreLocation};
+    use crate::blob::records::s3::S3RecordStore;
+    use crate::blob::s3::{Bucket, BucketAddress, S3BlobStore};
+
+    /// A publication has up to two parts of 8 MiB in memory.
+    const PUBLISH_COUNT: usize = 8;
+
+    pub(super) fn existing(s3: &S3Config, location: &StoreLocation, pool: Pool) -> Result<StoreBlobs> {
+        let bucket = bucket(s3)?;
+        let blobs = S3BlobStore::open_existing(bucket.clone(), &location.scratch_dir(), pool);
+        Ok(shared(blobs, bucket))
+    }
+
+    pub(super) fn open(s3: &S3Config, location: &StoreLocation, pool: Pool) -> Result<StoreBlobs> {
+        let bucket = bucket(s3)?;
+        let blobs = S3BlobStore::open(bucket.clone(), &location.scratch_dir(), pool)?;
+        Ok(shared(blobs, bucket))
+    }
+
+    fn shared(blobs: S3BlobStore, bucket: Bucket) -> StoreBlobs {
+        let records = Arc::new(S3RecordStore::new(bucket));
+        StoreBlobs { blobs: Arc::new(blobs), records, publish_count: Some(PUBLISH_COUNT) }
+    }
+
+    fn bucket(s3: &S3Config) -> Result<Bucket> {
+        Ok(Bucket::new(&BucketAddress {
+            endpoint: s3.endpoint.clone(),
+            region: s3.region.clone(),
+            bucket: s3.bucket.clone(),
+            prefix: s3.prefix.clone(),
+            access_key: s3.access_key.clone(),
+            secret_key: s3.secret_key.expose().to_owned(),
+        })?)
+    }
+}
+
+#[cfg(not(feature = "s3"))]
+mod built {
+    use anyhow::bail;
+
+    use super::{Pool, Result, S3Config, StoreBlobs, StoreLocation};
+
+    const NOT_BUILT: &str = "s3_bucket is set, and this zorb was built without S3; build it with --features \
+                             postgres,s3, or unset the settings s3_…";
+
+    pub(super) fn existing(_: &S3Config, _: &StoreLocation, _: Pool) -> Result<StoreBlobs> {
+        bail!(NOT_BUILT)
+    }
+
+    pub(super) fn open(_: &S3Config, _: &StoreLocation, _: Pool) -> Result<StoreBlobs> {
+        bail!(NOT_BUILT)
+    }
+}

@@ -25,6 +25,9 @@ cat >"$directory/garage.toml" <<END
 metadata_dir = "$directory/meta"
 data_dir = "$directory/data"
 db_engine = "sqlite"
+# As docs/s3.md asks for.
+metadata_fsync = true
+data_fsync = true
 replication_factor = 1
 rpc_bind_addr = "127.0.0.1:$rpc"
 rpc_public_addr = "127.0.0.1:$rpc"

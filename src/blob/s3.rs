@@ -21,23 +21,30 @@ pub(super) mod test_bucket;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, StreamExt, try_unfold};
 use object_store::{GetOptions, GetRange};
 use rustix::fs::statvfs;
+use tokio::time::timeout;
 
 pub use self::bucket::{Bucket, BucketAddress};
 pub(super) use self::bucket::{STORE_OBJECT, failed};
 use self::draft::S3Draft;
-use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
-use crate::format::ByteRange;
+use super::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft};
+use crate::format::{ByteRange, XorbHash};
 use crate::runtime::blocking::Pool;
 use crate::runtime::durable::{TempFile, clear_directory, count_temp_files, create_directory};
+use crate::runtime::incarnation::Incarnation;
+use crate::runtime::outage::Outage;
 
 /// The directory of the blobs.
 const XORBS: &str = "xorbs";
+
+/// Maximum time of a probe, which load balancers wait for.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often a read continues after an error without having read a byte since the last one. The
 /// client has then repeated each request itself, for up to 20 seconds.
@@ -81,9 +88,9 @@ impl S3BlobStore {
     }
 
     async fn list_names(&self, directory: &str) -> Result<Vec<BlobKey>, BlobError> {
-        let names = self.bucket.list("list blobs", directory, None, usize::MAX).await?;
-        // An object whose name is not a key does not belong to the store, and is ignored.
-        Ok(names.iter().filter_map(|name| BlobKey::parse(name.rsplit('/').next()?)).collect())
+        let names = self.bucket.list("list blobs", directory, None, "", usize::MAX).await?;
+        // An object whose name is not that of a blob does not belong to the store, and is ignored.
+        Ok(names.iter().filter_map(|name| key_of(name)).collect())
     }
 }
 
@@ -92,6 +99,12 @@ fn name(key: BlobKey) -> String {
     let name = key.to_string();
     let (directory, _) = name.split_at(2);
     format!("{XORBS}/{directory}/{name}")
+}
+
+/// The key of the blob in the object of this name; `None` if it is no blob.
+fn key_of(object: &str) -> Option<BlobKey> {
+    let key = BlobKey::parse(object.rsplit('/').next()?)?;
+    (name(key) == object).then_some(key)
 }
 
 fn of_blob(key: BlobKey) -> impl FnOnce(BlobError) -> BlobError {
@@ -130,6 +143,18 @@ impl BlobStore for S3BlobStore {
         async move { self.list_names(&format!("{XORBS}/{group:02x}")).await }.boxed()
     }
 
+    fn list_of(&self, hash: XorbHash) -> BoxFuture<'_, Result<Vec<BlobKey>, BlobError>> {
+        let first = name(BlobKey::new(hash, Incarnation::UNNAMED));
+        async move {
+            let (directory, _) = first.rsplit_once('/').unwrap_or_default();
+            // The list begins after a name, so after a shorter one than the first.
+            let before = &first[..first.len() - 1];
+            let names = self.bucket.list("list blobs of a xorb", directory, Some(before), before, usize::MAX).await?;
+            Ok(names.iter().filter_map(|name| key_of(name)).filter(|key| key.xorb_hash() == hash).collect())
+        }
+        .boxed()
+    }
+
     fn draft_count(&self) -> BoxFuture<'_, Result<usize, BlobError>> {
         self.in_scratch("list the scratch directory", count_temp_files).boxed()
     }
@@ -144,7 +169,11 @@ impl BlobStore for S3BlobStore {
         async move {
             let write = |scratch: &Path| TempFile::create(scratch)?.write(b"probe");
             self.in_scratch("write to the scratch directory", write).await?;
-            self.bucket.head("look up the store", STORE_OBJECT).await.map(drop)
+            let op = "look up the store";
+            timeout(PROBE_TIMEOUT, self.bucket.check_store(op)).await.unwrap_or_else(|error| {
+                let source = Box::new(error);
+                Err(BlobError { op, key: None, kind: BlobErrorKind::Outage(Outage::ObjectStore), source })
+            })
         }
         .boxed()
     }

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::destination::cannot_write;
 use super::output::{Output, OutputArgs};
-use super::store::{Progress, StoreArgs, StoreIndex, StoreLocation, advice, compare, is_served, settings_over};
+use super::store::{Progress, StoreArgs, StoreIndex, StoreLocation, advice, compare, settings_over, try_lock};
 use super::units::{Count, Size};
 use super::{keys, remote};
 use crate::blob::records::memory::MemoryRecordStore;
@@ -134,6 +134,11 @@ async fn check_all_applied(location: &StoreLocation, index: &StoreIndex) -> anyh
     }
     let (dir, count) = (data_dir.display(), Count(tail.len() as u64, "record"));
     bail!("the index of {dir} has not applied {count} of the last run; start zorb serve once to apply them")
+}
+
+/// Whether a server may be running on this data directory: it is locked, or cannot be locked.
+fn is_served(data_dir: &Path) -> bool {
+    !matches!(try_lock(data_dir), Ok(Some(_)))
 }
 
 /// Prints what the backup has added. Fails if xorbs could not be read.

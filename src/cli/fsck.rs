@@ -149,7 +149,9 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
             return Err(error).with_context(|| format!("cannot lock the data directory {}", data_dir.display()));
         }
     };
-    let presence = if lock.is_some() { Presence::Alone } else { Presence::Shared };
+    // A check that only reads does not take the lock of a bucket, so a server may be running.
+    let is_alone = lock.is_some() && (args.repair || location.shared_database().is_none());
+    let presence = if is_alone { Presence::Alone } else { Presence::Shared };
     if archive.is_some() && presence == Presence::Shared {
         bail!("a server runs on {}; stop it before restoring xorbs from an archive", data_dir.display());
     }
@@ -171,9 +173,7 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
         index.close().await;
         left.map_err(|error| advice::explain(&location, error))
     };
-    remote::run(async {
-        if args.repair { location.changing(presence == Presence::Shared, work).await } else { work.await }
-    })
+    remote::run(async { if args.repair { location.changing(work).await } else { work.await } })
 }
 
 /// Locks `gc.lock`, because a repair deletes blobs and only one process at a time may do that. The

@@ -23,7 +23,7 @@ use serde::Serialize;
 use super::collector::{DeletionLock, min_live, policy, prune};
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::{StoreArgs, StoreIndex, StoreLocation, advice, is_served, location_of, settings_over};
+use super::store::{StoreArgs, StoreIndex, StoreLocation, advice, location_of, settings_over};
 use super::units::{Count, Size};
 use crate::config::{CollectionConfig, Config};
 use crate::runtime::clock::{Clock, SystemClock, Timestamp};
@@ -155,9 +155,7 @@ pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()>
         index.close().await;
         done.map_err(|error| advice::explain(&location, error))
     };
-    let done = remote::run(async {
-        if job.is_dry { work.await } else { location.changing(is_served(&location.data_dir), work).await }
-    });
+    let done = remote::run(async { if job.is_dry { work.await } else { location.changing(work).await } });
     // After a signal, too, `remote::run` returns only when a deletion in progress has ended. So the
     // lock covers every deletion.
     drop(lock);

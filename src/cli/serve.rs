@@ -73,7 +73,8 @@ pub(super) struct ServeArgs {
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
     let config = settings(args)?;
     telemetry::install(config.log_format, &config.log)?;
-    check_place(&config.data_dir, config.require_store)?;
+    // The id of a store in a bucket is checked with the bucket.
+    check_place(&config.data_dir, config.require_store && config.s3.is_none())?;
     let runtime = Builder::new_multi_thread()
         .event_interval(EVENT_INTERVAL)
         .enable_all()

@@ -152,11 +152,6 @@ pub(super) fn try_lock(data_dir: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether a server may be running on this data directory: it is locked, or cannot be locked.
-pub(super) fn is_served(data_dir: &Path) -> bool {
-    !matches!(try_lock(data_dir), Ok(Some(_)))
-}
-
 /// Shows the progress of a backup, a restore or a rebuild.
 #[derive(Debug)]
 pub(super) struct Progress {

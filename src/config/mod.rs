@@ -174,6 +174,8 @@ impl Config {
         let cores = available_parallelism().map_or(1, std::num::NonZero::get);
         let (collection, quota) = (CollectionConfig::new(&raw)?, QuotaConfig::new(&raw)?);
         let s3 = S3Config::of(&raw)?;
+        // Pieces from a bucket wait for the network, and take no CPU time meanwhile.
+        let default_reads = if s3.is_some() { 64 } else { (2 * cores).max(4) };
         let listen = listen_address(raw.listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()))?;
         let config = Self {
             listen,
@@ -196,7 +198,7 @@ impl Config {
             max_connections: positive("max_connections", raw.max_connections, 1024)?,
             max_uploads: positive("max_uploads", raw.max_uploads, 256)?,
             upload_budget: units::size("upload_budget", raw.upload_budget, 8 << 30)?,
-            max_concurrent_reads: positive("max_concurrent_reads", raw.max_concurrent_reads, (2 * cores).max(4))?,
+            max_concurrent_reads: positive("max_concurrent_reads", raw.max_concurrent_reads, default_reads)?,
             direct_writes: raw.direct_writes.unwrap_or(true),
             request_timeout: units::span("request_timeout", raw.request_timeout, 60)?,
             idle_timeout: units::span("idle_timeout", raw.idle_timeout, 75)?,

@@ -228,12 +228,13 @@ impl RawConfig {
 /// URL, because that may contain a password, or a secret.
 fn shown(text: &str, error: &toml::de::Error) -> String {
     let quoting = error.to_string();
-    let is_secret = |text: &str| text.contains("://") || text.contains("secret");
-    if !is_secret(&quoting) {
+    let has_secret = quoting.lines().any(|line| line.contains("secret") && line.contains('='));
+    if !has_secret && !quoting.contains("://") {
         return quoting;
     }
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let message = error.message();
-    let message = if is_secret(message) { "a value has the wrong type" } else { message };
+    let is_safe = !has_secret && !message.contains("://");
+    let message = if is_safe { message } else { "a value has the wrong type" };
     format!("line {}: {message}", before.matches('\n').count() + 1)
 }

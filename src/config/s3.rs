@@ -96,6 +96,12 @@ fn prefix_of(text: String) -> Result<String, ConfigError> {
     let prefix = text.trim_matches('/');
     let is_valid = prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'/'));
     let has_dots = prefix.split('/').any(|part| part == "." || part == ".." || (part.is_empty() && !prefix.is_empty()));
+    // Otherwise the objects of one store could be among those of another one.
+    let is_ours = prefix.split('/').any(|part| ["xorbs", "shards", "blocks"].contains(&part));
+    if is_ours {
+        let reason = "no part may be xorbs, shards or blocks".to_owned();
+        return Err(ConfigError::Value { key: "s3_prefix", value: text, reason });
+    }
     if is_valid && !has_dots {
         return Ok(prefix.to_owned());
     }

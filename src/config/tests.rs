@@ -107,6 +107,29 @@ fn audit_log_is_off_or_in_a_file_or_on_stdout() {
 }
 
 #[test]
+fn settings_of_a_bucket_are_complete_and_its_secret_is_hidden() {
+    let others = "s3_endpoint = 'http://s3'\ns3_bucket = 'b'\ns3_access_key = 'k'\ndatabase_url = 'postgres://db/z'";
+    let config = Config::new(raw(&format!("{others}\ns3_secret_key = 'hunter2'\ns3_prefix = '/a/b/'"))).unwrap();
+    let s3 = config.s3.as_ref().unwrap();
+    assert_eq!((s3.region.as_str(), s3.prefix.as_str(), s3.secret_key.expose()), ("us-east-1", "a/b", "hunter2"));
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(Config::new(raw("s3_bucket = ''\ns3_secret_key = ''")).unwrap().s3.is_none());
+    for (line, named) in [
+        ("s3_secret_key = ''", "s3_secret_key or s3_secret_key_file"),
+        ("s3_secret_key = 'hunter2'\ns3_prefix = 'a/../b'", "s3_prefix"),
+        ("s3_secret_key = 'hunter2'\ns3_prefix = 'a/shards'", "s3_prefix"),
+        ("s3_secret_key = 'hunter2'\ns3_prefix = 'a//b'", "s3_prefix"),
+    ] {
+        let refused = Config::new(raw(&format!("{others}\n{line}"))).unwrap_err();
+        assert!(refused.to_string().contains(named) && !format!("{refused:?}").contains("hunter2"), "{refused}");
+    }
+    for text in ["s3_secret_key = ['hunter2']", "s3_secret_key = 'hunter2", "# comment\ns3_secret_keys = 'hunter2'"] {
+        let refused = RawConfig::parse(text, "f.toml").unwrap_err();
+        assert!(!format!("{refused:?} {refused}").contains("hunter2"), "{refused}");
+    }
+}
+
+#[test]
 fn a_database_url_is_validated_and_never_shown() {
     let url = "postgres://zorb:hunter2@db.example/zorb";
     let config = Config::new(raw(&format!("database_url = '{url}'"))).unwrap();

@@ -31,7 +31,8 @@ macro_rules! suite {
         #[cfg(feature = "s3")]
         mod s3 {
             $(#[tokio::test] async fn $case() {
-                let test = crate::blob::s3::test_bucket::TestBucket::empty();
+                let is_new = stringify!($case) == "store_id_is_set_only_once";
+                let test = crate::blob::s3::test_bucket::TestBucket::new(is_new).await;
                 super::$case(super::Arc::new(test.records())).await;
             })*
         }
@@ -67,7 +68,7 @@ async fn numbers_continue_after_a_reserved_one(store: Store) {
     store.remove(seq).await.unwrap();
     assert!(store.append("a".into()).await.unwrap() > seq);
     store.reserve_through(Seq::new(1 << 40));
-    assert_eq!(store.append("a".into()).await.unwrap(), Seq::new((1 << 40) + 1));
+    assert!(store.append("a".into()).await.unwrap() > Seq::new(1 << 40));
 }
 
 fn open(directory: &Path) -> FsRecordStore {

@@ -2,18 +2,25 @@
 //!
 //! ```text
 //! <prefix>/shards/0000000000100/000000000010002a   one object per record, 4096 numbers per directory
+//! <prefix>/blocks/0000000000100000.<16 hex>        a block of numbers that a process has taken
 //! <prefix>/complete                                empty; marks the records as complete
 //! <prefix>/store                                   the id of the store, 32 hexadecimal digits
 //! ```
 //!
-//! S3 has no exclusive creation that all stores implement, so numbers are unique by other means.
-//! One process at a time appends; `cli` holds a lock for that. A request of a process that died
-//! can still arrive later. So a process begins 2^20 numbers after the last record that it finds,
-//! and never uses a number that a process before it could have used.
+//! S3 has no exclusive creation that all stores implement, so numbers are unique by other means. A
+//! process takes a block of 2^20 numbers before its first append, and another one when the block is
+//! used up. It puts an object with the first number and a random one, and then lists all such
+//! objects. If another one has numbers in common, the block is given up. Of two processes, at least
+//! one sees the object of the other. So a number is used by one process only, also if a request of
+//! a dead process arrives late.
 //!
-//! A crash leaves a record that was not acknowledged, or none.
+//! Numbers of a later process are greater, because its block comes after every block and record
+//! that it finds. For that, one process at a time must append; `cli` holds a lock.
+//!
+//! A crash leaves a record that was not acknowledged, or none, and a block without records.
 
 use std::error::Error as StdError;
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use object_store::GetOptions;
 use tokio::sync::Mutex;
 
 use super::{BlobError, MAX_RECORD_LEN, PAGE_COUNT, RecordStore, Seq};
@@ -41,17 +49,19 @@ const DIGIT_COUNT_OF_GROUP: usize = 13;
 /// Maximum number of bytes that are read of the object with the id.
 const MAX_STORE_ID_LEN: u64 = 64;
 
-/// A process begins so many numbers after the last record. A process before it has fewer requests
-/// under way, and 2^64 numbers are enough for 2^44 starts.
-const FIRST_STEP: u64 = 1 << 20;
+/// The directory of blocks of numbers.
+const BLOCKS: &str = "blocks";
+
+/// Number of numbers in a block. So a process takes few blocks, and 2^64 numbers are enough for
+/// 2^44 starts.
+const BLOCK_COUNT: u64 = 1 << 20;
 
 /// A bucket as a [`RecordStore`].
 #[derive(Clone, Debug)]
 pub struct S3RecordStore {
     bucket: Bucket,
-    /// The number that the next record gets; `None` before the first append has looked for the last
-    /// record.
-    next: Arc<Mutex<Option<Seq>>>,
+    /// The numbers of the block that are not used yet; empty before the first append.
+    next: Arc<Mutex<Range<u64>>>,
     /// No new record has a number below this one.
     reserved: Arc<AtomicU64>,
 }
@@ -60,20 +70,51 @@ impl S3RecordStore {
     /// The store in `bucket`. Sends nothing.
     #[must_use]
     pub fn new(bucket: Bucket) -> Self {
-        Self { bucket, next: Arc::default(), reserved: Arc::default() }
+        Self { bucket, next: Arc::new(Mutex::new(0..0)), reserved: Arc::default() }
     }
 
     /// Takes a number that no other record has or will have.
     async fn take_number(&self) -> Result<Seq, BlobError> {
         let mut next = self.next.lock().await;
-        let seq = match *next {
-            Some(seq) => seq,
-            None => Seq::new(self.last().await?.map_or(0, Seq::number).saturating_add(FIRST_STEP)),
-        };
-        let seq = seq.max(Seq::new(self.reserved.load(Ordering::Acquire)));
-        *next = Some(seq.next());
+        let first = next.start.max(self.reserved.load(Ordering::Acquire));
+        if first >= next.end {
+            *next = self.take_block(first).await?;
+        } else {
+            next.start = first;
+        }
+        let seq = Seq::new(next.start);
+        next.start += 1;
         Ok(seq)
     }
+
+    /// Takes a block of numbers, all of them at least `min`, for this process alone.
+    async fn take_block(&self, min: u64) -> Result<Range<u64>, BlobError> {
+        let op = "take numbers for records";
+        loop {
+            let last_record = self.last().await?.map_or(0, |seq| seq.next().number());
+            let blocks = self.bucket.list(op, BLOCKS, None, "", usize::MAX).await?;
+            let last_block = blocks.iter().filter_map(|name| block(name)).max().map_or(0, |last| last + BLOCK_COUNT);
+            let start = min.max(last_record).max(last_block);
+            let own = format!("{BLOCKS}/{}.{:016x}", Seq::new(start), rand::random::<u64>());
+            self.bucket.put(op, &own, &Bytes::new()).await?;
+            // All blocks are listed, not only those of this number: another process may have begun
+            // at a number within this block.
+            let others = self.bucket.list(op, BLOCKS, None, "", usize::MAX).await?;
+            let end = start.saturating_add(BLOCK_COUNT);
+            let is_free = |other: &String| {
+                block(other).is_none_or(|other| other >= end || other.saturating_add(BLOCK_COUNT) <= start)
+            };
+            if others.iter().all(|other| *other == own || is_free(other)) {
+                return Ok(start..end);
+            }
+        }
+    }
+}
+
+/// The first number of the block in an object of this name; `None` if it is no block.
+fn block(name: &str) -> Option<u64> {
+    let (digits, _) = name.strip_prefix(BLOCKS)?.strip_prefix('/')?.split_once('.')?;
+    u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == DIGIT_COUNT)
 }
 
 /// The name of the object of a record.
@@ -84,10 +125,10 @@ fn name(seq: Seq) -> String {
 }
 
 /// The number of the record in an object of this name; `None` if it is no record.
-fn number(name: &str) -> Option<Seq> {
-    let (_, name) = name.rsplit_once('/')?;
-    let is_number = name.len() == DIGIT_COUNT && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    is_number.then(|| u64::from_str_radix(name, 16).ok().map(Seq::new)).flatten()
+fn number(object: &str) -> Option<Seq> {
+    let (_, digits) = object.rsplit_once('/')?;
+    let seq = u64::from_str_radix(digits, 16).ok().map(Seq::new)?;
+    (name(seq) == object).then_some(seq)
 }
 
 impl RecordStore for S3RecordStore {
@@ -107,7 +148,7 @@ impl RecordStore for S3RecordStore {
     fn list(&self, after: Option<Seq>) -> BoxFuture<'_, Result<Vec<Seq>, BlobError>> {
         async move {
             let after = after.map(name);
-            let names = self.bucket.list("list records", SHARDS, after.as_deref(), PAGE_COUNT).await?;
+            let names = self.bucket.list("list records", SHARDS, after.as_deref(), "", PAGE_COUNT).await?;
             Ok(names.iter().filter_map(|name| number(name)).collect())
         }
         .boxed()
@@ -117,7 +158,7 @@ impl RecordStore for S3RecordStore {
         async move {
             let op = "look for the last record";
             for group in self.bucket.list_directories(op, SHARDS).await?.into_iter().rev() {
-                let names = self.bucket.list(op, &format!("{SHARDS}/{group}"), None, usize::MAX).await?;
+                let names = self.bucket.list(op, &format!("{SHARDS}/{group}"), None, "", usize::MAX).await?;
                 if let Some(last) = names.iter().filter_map(|name| number(name)).max() {
                     return Ok(Some(last));
                 }
@@ -130,9 +171,8 @@ impl RecordStore for S3RecordStore {
     fn read(&self, seq: Seq) -> BoxFuture<'_, Result<Option<Bytes>, BlobError>> {
         let op = "read a record";
         async move {
-            let Some(found) = self.bucket.find(op, &name(seq)).await.map_err(|error| error.of_record(seq))? else {
-                return Ok(None);
-            };
+            let found = self.bucket.get(op, &name(seq), GetOptions::default()).await;
+            let Some(found) = found.map_err(|error| error.of_record(seq))? else { return Ok(None) };
             // The client ends a response that is longer than its length says.
             if found.meta.size > MAX_RECORD_LEN {
                 return Err(BlobError::too_long(op, found.meta.size).of_record(seq));
@@ -152,7 +192,7 @@ impl RecordStore for S3RecordStore {
     }
 
     fn is_complete(&self) -> BoxFuture<'_, Result<bool, BlobError>> {
-        async move { Ok(self.bucket.find("look for the mark complete", COMPLETE).await?.is_some()) }.boxed()
+        async move { Ok(self.bucket.head("look for the mark complete", COMPLETE).await?.is_some()) }.boxed()
     }
 
     fn set_complete(&self) -> BoxFuture<'_, Result<(), BlobError>> {
@@ -162,9 +202,9 @@ impl RecordStore for S3RecordStore {
     fn store_id(&self) -> BoxFuture<'_, Result<Option<StoreId>, BlobError>> {
         let op = "read the id of the store";
         async move {
-            let Some(found) = self.bucket.find(op, STORE_OBJECT).await? else {
+            let Some(found) = self.bucket.read_store(op).await? else {
                 // Fails if there is no such bucket: a start must not take that for a new store.
-                self.bucket.list(op, SHARDS, None, 1).await?;
+                self.bucket.list(op, SHARDS, None, "", 1).await?;
                 return Ok(None);
             };
             let invalid = |source: Box<dyn StdError + Send + Sync>| BlobError {

@@ -3,8 +3,9 @@
 //! * An object that was put is stored whole or not at all. After an error of a request that could
 //!   have stored it, its tag decides: each [`Bucket::put`] has a random tag, and an object with
 //!   this tag is its own.
-//! * A response "not found" counts only if the object `store` is there. Without that object the
-//!   bucket is another one, or empty, and nothing is known about the requested object.
+//! * A response "not found" counts only if the object `store` is there, and is the one of the first
+//!   look. Otherwise the bucket is another one, or empty, and nothing is known about the requested
+//!   object.
 //! * Error texts have the name of an object and the response of the S3 store, never a key.
 //!
 //! A crash in `put` can leave an object that was not acknowledged, or parts of an unfinished
@@ -14,7 +15,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +29,7 @@ use object_store::{
     ObjectStoreExt, PutMultipartOptions, PutOptions, RetryConfig,
 };
 use thiserror::Error;
+use tokio::time::timeout;
 
 use crate::blob::{BlobError, BlobErrorKind};
 use crate::runtime::outage::Outage;
@@ -43,7 +45,14 @@ const PARTS_UNDER_WAY: usize = 2;
 /// is as slow as the client for which it is read.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
 
+/// The same for requests with a body: the S3 store is silent until it has the whole body. With 16
+/// parts of 8 MiB under way this is enough for an uplink of 6 Mbit/s.
+const MAX_SILENCE_OF_PUT: Duration = Duration::from_secs(180);
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum time of a request for metadata, or of a deletion, with its repetitions.
+const MAX_TIME: Duration = Duration::from_secs(60);
 
 /// A failed request is repeated up to four times within 20 seconds. This is short enough that a
 /// client still waits for its response.
@@ -95,7 +104,11 @@ impl fmt::Display for BucketAddress {
 #[derive(Clone, Debug)]
 pub struct Bucket {
     s3: Arc<AmazonS3>,
+    /// The client of requests that have a body.
+    puts: Arc<AmazonS3>,
     prefix: Path,
+    /// The tag of the object `store`, as it was when this process looked first.
+    store: Arc<OnceLock<Option<String>>>,
 }
 
 /// The bytes of a new object.
@@ -127,35 +140,9 @@ impl Bucket {
     pub fn new(address: &BucketAddress) -> Result<Self, BlobError> {
         // The process has one provider of TLS. If it was installed before, this changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = ClientOptions::new()
-            .with_timeout_disabled()
-            .with_read_timeout(MAX_SILENCE)
-            .with_connect_timeout(CONNECT_TIMEOUT)
-            .with_pool_idle_timeout(IDLE_TIMEOUT)
-            .with_pool_max_idle_per_host(IDLE_CONNECTION_COUNT)
-            .with_allow_http(true)
-            .with_http1_only();
-        // Over plain HTTP the bytes are signed. Over TLS they are not, which saves a SHA-256 of
-        // all bytes; the S3 store checks their CRC.
-        let is_encrypted = address.endpoint.starts_with("https://");
-        let backoff = BackoffConfig { init_backoff: Duration::from_millis(100), ..BackoffConfig::default() };
-        let built = AmazonS3Builder::new()
-            .with_endpoint(&address.endpoint)
-            .with_region(&address.region)
-            .with_bucket_name(&address.bucket)
-            .with_access_key_id(&address.access_key)
-            .with_secret_access_key(&address.secret_key)
-            .with_allow_http(true)
-            .with_unsigned_payload(is_encrypted)
-            // Single deletions are part of every S3 store.
-            .with_disable_bulk_delete(true)
-            .with_checksum_algorithm(Checksum::CRC64NVME)
-            .with_retry(RetryConfig { backoff, max_retries: RETRY_COUNT, retry_timeout: RETRY_TIMEOUT })
-            .with_client_options(client)
-            .build();
-        let s3 = built.map_err(|error| failed("open the bucket", error))?;
         let prefix = Path::parse(&address.prefix).map_err(|error| failed("open the bucket", error.into()))?;
-        Ok(Self { s3: Arc::new(s3), prefix })
+        let s3 = Arc::new(client(address, MAX_SILENCE)?);
+        Ok(Self { s3, puts: Arc::new(client(address, MAX_SILENCE_OF_PUT)?), prefix, store: Arc::default() })
     }
 
     /// The path of an object of this name, which may have slashes.
@@ -186,9 +173,7 @@ impl Bucket {
             Err(Unstored::Certainly(error)) => Err(failed(op, error)),
             // The response was lost, or a repeated request has met the first one.
             Err(Unstored::Perhaps(error)) => match self.s3.get_opts(&path, head()).await {
-                Ok(found) if found.attributes.get(&Attribute::Metadata(TAG.into())).is_some_and(|of| **of == *tag) => {
-                    Ok(())
-                }
+                Ok(found) if tag_of(&found) == Some(tag) => Ok(()),
                 _ => Err(failed(op, error)),
             },
         }
@@ -197,12 +182,12 @@ impl Bucket {
     async fn put_whole(&self, path: &Path, source: &dyn Source, attributes: Attributes) -> Result<(), Unstored> {
         let bytes = source.part(0..source.total_len()).map_err(read_failed).await?;
         let options = PutOptions { attributes, ..PutOptions::default() };
-        self.s3.put_opts(path, bytes.into(), options).await.map(drop).map_err(Unstored::Perhaps)
+        self.puts.put_opts(path, bytes.into(), options).await.map(drop).map_err(Unstored::Perhaps)
     }
 
     async fn put_in_parts(&self, path: &Path, source: &dyn Source, attributes: Attributes) -> Result<(), Unstored> {
         let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
-        let mut upload = self.s3.put_multipart_opts(path, options).await.map_err(Unstored::Certainly)?;
+        let mut upload = self.puts.put_multipart_opts(path, options).await.map_err(Unstored::Certainly)?;
         let sent = send_parts(upload.as_mut(), source).await;
         if let Err(error) = sent {
             // Never after an attempt to complete the upload. Garage and SeaweedFS can end such an
@@ -224,34 +209,39 @@ impl Bucket {
     ) -> Result<Option<GetResult>, BlobError> {
         match self.s3.get_opts(&self.path(name), options).await {
             Ok(found) => Ok(Some(found)),
-            Err(Error::NotFound { source, .. }) => self.confirm_missing(op, source).await.map(|()| None),
+            Err(Error::NotFound { .. }) => self.check_store(op).await.map(|()| None),
             Err(error) => Err(failed(op, error)),
         }
     }
 
     /// Length of an object in bytes; `None` if it does not exist.
     pub(crate) async fn head(&self, op: &'static str, name: &str) -> Result<Option<u64>, BlobError> {
-        Ok(self.get(op, name, head()).await?.map(|found| found.meta.size))
+        let found = limited(op, self.get(op, name, head())).await?;
+        Ok(found.map(|found| found.meta.size))
     }
 
-    /// Checks that the bucket has a store, and so is the bucket of the store that was opened.
-    async fn confirm_missing(
-        &self,
-        op: &'static str,
-        source: Box<dyn StdError + Send + Sync>,
-    ) -> Result<(), BlobError> {
-        match self.s3.get_opts(&self.path(STORE_OBJECT), head()).await {
-            Ok(_) => Ok(()),
-            Err(Error::NotFound { .. }) => Err(unavailable(op, Box::new(NoStore { source }))),
-            Err(error) => Err(failed(op, error)),
+    /// Checks that the bucket has the store that it had when this process looked first.
+    pub(crate) async fn check_store(&self, op: &'static str) -> Result<(), BlobError> {
+        let found =
+            async { self.s3.get_opts(&self.path(STORE_OBJECT), head()).await.map_err(|error| failed(op, error)) };
+        let is_same = limited(op, found).await.map(|found| self.is_same_store(&found));
+        match is_same {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(unavailable(op, Box::new(OtherStore))),
+            Err(error) => Err(BlobError { source: Box::new(NoStore { source: error.source }), ..error }),
         }
     }
 
-    /// Like [`get`](Self::get) of the whole object, for one whose absence says nothing about
-    /// others.
-    pub(crate) async fn find(&self, op: &'static str, name: &str) -> Result<Option<GetResult>, BlobError> {
-        match self.s3.get_opts(&self.path(name), GetOptions::default()).await {
-            Ok(found) => Ok(Some(found)),
+    fn is_same_store(&self, found: &GetResult) -> bool {
+        let tag = tag_of(found);
+        *self.store.get_or_init(|| tag.clone()) == tag
+    }
+
+    /// The id of the store as text, up to some bytes more than an id has; `None` if there is none.
+    pub(crate) async fn read_store(&self, op: &'static str) -> Result<Option<GetResult>, BlobError> {
+        match self.s3.get_opts(&self.path(STORE_OBJECT), GetOptions::default()).await {
+            Ok(found) if self.is_same_store(&found) => Ok(Some(found)),
+            Ok(_) => Err(unavailable(op, Box::new(OtherStore))),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(failed(op, error)),
         }
@@ -260,23 +250,27 @@ impl Bucket {
     /// Removes an object. Returns whether it existed.
     pub(crate) async fn delete(&self, op: &'static str, name: &str) -> Result<bool, BlobError> {
         // S3 does not say whether it has deleted something.
-        match self.s3.get_opts(&self.path(name), head()).await {
-            Err(Error::NotFound { .. }) => return Ok(false),
-            found => found.map_err(|error| failed(op, error))?,
-        };
-        match self.s3.delete(&self.path(name)).await {
-            Ok(()) | Err(Error::NotFound { .. }) => Ok(true),
-            Err(error) => Err(failed(op, error)),
+        if self.head(op, name).await?.is_none() {
+            return Ok(false);
         }
+        let path = self.path(name);
+        let deleted = async {
+            match self.s3.delete(&path).await {
+                Err(Error::NotFound { .. }) => self.check_store(op).await,
+                deleted => deleted.map_err(|error| failed(op, error)),
+            }
+        };
+        limited(op, deleted).await.map(|()| true)
     }
 
     /// Names of the objects whose names begin with `directory` and a slash, ascending: those after
-    /// the name `after`, at most `count`.
+    /// the name `after`, at most `count`, up to the first one that does not begin with `begin`.
     pub(crate) async fn list(
         &self,
         op: &'static str,
         directory: &str,
         after: Option<&str>,
+        begin: &str,
         count: usize,
     ) -> Result<Vec<String>, BlobError> {
         let prefix = self.path(directory);
@@ -286,6 +280,7 @@ impl Bucket {
         };
         let names =
             found.take(count).try_filter_map(|object| ready(Ok(self.name(&object.location).map(str::to_owned))));
+        let names = names.try_take_while(|name| ready(Ok(name.starts_with(begin))));
         names.try_collect().await.map_err(|error| failed(op, error))
     }
 
@@ -298,6 +293,37 @@ impl Bucket {
         names.sort_unstable();
         Ok(names)
     }
+}
+
+/// A client of this bucket, whose requests end after this silence.
+fn client(address: &BucketAddress, max_silence: Duration) -> Result<AmazonS3, BlobError> {
+    let client = ClientOptions::new()
+        .with_timeout_disabled()
+        .with_read_timeout(max_silence)
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_pool_idle_timeout(IDLE_TIMEOUT)
+        .with_pool_max_idle_per_host(IDLE_CONNECTION_COUNT)
+        .with_allow_http(true)
+        .with_http1_only();
+    // Over plain HTTP the bytes are signed. Over TLS they are not, which saves a SHA-256 of
+    // all bytes; the S3 store checks their CRC.
+    let is_encrypted = address.endpoint.starts_with("https://");
+    let backoff = BackoffConfig { init_backoff: Duration::from_millis(100), ..BackoffConfig::default() };
+    let built = AmazonS3Builder::new()
+        .with_endpoint(&address.endpoint)
+        .with_region(&address.region)
+        .with_bucket_name(&address.bucket)
+        .with_access_key_id(&address.access_key)
+        .with_secret_access_key(&address.secret_key)
+        .with_allow_http(true)
+        .with_unsigned_payload(is_encrypted)
+        // Single deletions are part of every S3 store.
+        .with_disable_bulk_delete(true)
+        .with_checksum_algorithm(Checksum::CRC64NVME)
+        .with_retry(RetryConfig { backoff, max_retries: RETRY_COUNT, retry_timeout: RETRY_TIMEOUT })
+        .with_client_options(client)
+        .build();
+    built.map_err(|error| failed("open the bucket", error))
 }
 
 /// Sends all parts, two at a time.
@@ -326,6 +352,16 @@ fn read_failed(error: io::Error) -> Unstored {
     Unstored::Certainly(Error::Generic { store: "scratch file", source: Box::new(error) })
 }
 
+/// Ends a request with a short response after a while.
+async fn limited<T>(op: &'static str, request: impl Future<Output = Result<T, BlobError>>) -> Result<T, BlobError> {
+    timeout(MAX_TIME, request).await.unwrap_or_else(|error| Err(unavailable(op, Box::new(error))))
+}
+
+/// Which `put` has stored this object, if it was one.
+fn tag_of(found: &GetResult) -> Option<String> {
+    found.attributes.get(&Attribute::Metadata(TAG.into())).map(|tag| tag.to_string())
+}
+
 /// Asks for the metadata of an object only.
 fn head() -> GetOptions {
     GetOptions { head: true, ..GetOptions::default() }
@@ -339,6 +375,11 @@ pub(crate) fn failed(op: &'static str, source: Error) -> BlobError {
 fn unavailable(op: &'static str, source: Box<dyn StdError + Send + Sync>) -> BlobError {
     BlobError { op, key: None, kind: BlobErrorKind::Outage(Outage::ObjectStore), source }
 }
+
+/// A bucket with another store than before.
+#[derive(Debug, Error)]
+#[error("the object {STORE_OBJECT} of the bucket is another one than at the start: it is another bucket")]
+struct OtherStore;
 
 /// A bucket without a store.
 #[derive(Debug, Error)]

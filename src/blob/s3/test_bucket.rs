@@ -25,7 +25,7 @@ pub(in crate::blob) struct TestBucket {
 
 impl TestBucket {
     /// An empty bucket, or an unused prefix of one.
-    pub(in crate::blob) fn empty() -> Self {
+    fn empty() -> Self {
         match std::env::var("ZORB_TEST_S3") {
             Ok(real) => Self { server: None, address: real_address(&real), scratch: tempfile::tempdir().unwrap() },
             Err(_) => Self::empty_fake(),
@@ -44,6 +44,11 @@ impl TestBucket {
             secret_key: SECRET_KEY.to_owned(),
         };
         Self { server: Some(server), address, scratch: tempfile::tempdir().unwrap() }
+    }
+
+    /// A bucket of a store, or an empty one.
+    pub(in crate::blob) async fn new(is_empty: bool) -> Self {
+        if is_empty { Self::empty() } else { Self::start().await }
     }
 
     /// A bucket of a store.

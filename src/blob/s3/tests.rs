@@ -184,6 +184,12 @@ async fn nothing_counts_as_missing_in_a_bucket_without_a_store() {
         assert!(error.kind == LOST && chain(&error).contains("the bucket has no object store"), "{}", chain(&error));
     }
     assert_eq!(store.probe().await.unwrap_err().kind, LOST);
+    assert_eq!(store.delete(key()).await.unwrap_err().kind, LOST);
+    // The store of another bucket, which has appeared behind this name.
+    test.server().put_object(NAME, &test.name("store"), b"07070707070707070707070707070707".to_vec());
+    for error in [store.head(key()).await.unwrap_err(), store.probe().await.unwrap_err()] {
+        assert!(error.kind == LOST && chain(&error).contains("it is another bucket"), "{}", chain(&error));
+    }
     test.server().remove_bucket(NAME);
     assert_eq!(store.list_group(1).await.unwrap_err().kind, LOST);
     assert_eq!(test.records().store_id().await.unwrap_err().kind, LOST);
@@ -199,7 +205,7 @@ async fn a_wrong_key_is_an_outage_whose_text_has_no_secret() {
     let bucket = Bucket::new(&address).unwrap();
     let error = bucket.head("look up", "store").await.unwrap_err();
     assert!(error.kind == LOST && !format!("{error:?} {address:?} {bucket:?}").contains("hunter2"), "{error:?}");
-    let listed = bucket.list("list blobs", "xorbs", None, 1).await.unwrap_err();
+    let listed = bucket.list("list blobs", "xorbs", None, "", 1).await.unwrap_err();
     assert!(chain(&listed).contains("InvalidAccessKeyId"), "{}", chain(&listed));
 }
 
@@ -234,13 +240,38 @@ async fn a_draft_is_a_scratch_file_until_it_is_published_or_dropped() {
 #[tokio::test]
 async fn a_record_whose_response_was_lost_is_appended_once() {
     let test = TestBucket::fake().await;
-    test.server().fail(Op::Put, Fault::DoneBut(500), ATTEMPTS);
     let records = test.records();
+    let first = records.append("first".into()).await.unwrap();
+    test.server().fail(Op::Put, Fault::DoneBut(500), ATTEMPTS);
     let seq = records.append("record".into()).await.unwrap();
-    assert_eq!(records.list(None).await.unwrap(), [seq]);
+    assert_eq!(records.list(None).await.unwrap(), [first, seq]);
     test.server().fail(Op::Put, Fault::Refused(500), ATTEMPTS);
     assert_eq!(records.append("record".into()).await.unwrap_err().kind, LOST);
     assert!(records.append("record".into()).await.unwrap() > seq);
+}
+
+/// A refused registration removes its record. The late request of that removal, or of the record,
+/// must meet no other record.
+#[tokio::test]
+async fn number_of_a_removed_record_is_not_used_again() {
+    let test = TestBucket::fake().await;
+    let (dead, next) = (test.records(), test.records());
+    let removed = dead.append("removed".into()).await.unwrap();
+    assert!(dead.remove(removed).await.unwrap());
+    let first = next.append("next".into()).await.unwrap();
+    let late = dead.append("late".into()).await.unwrap();
+    assert!(removed < late && late < first, "{removed} {late} {first}");
+}
+
+#[tokio::test]
+async fn processes_that_begin_at_once_use_different_numbers() {
+    for _ in 0..20 {
+        let test = TestBucket::fake().await;
+        let append = async || test.records().append("record".into()).await.unwrap();
+        let (a, b, c) = futures_util::join!(append(), append(), append());
+        assert!(a != b && b != c && a != c, "{a} {b} {c}");
+        assert_eq!(test.records().list(None).await.unwrap().len(), 3);
+    }
 }
 
 /// A request of a process that was killed can arrive after its successor has begun.

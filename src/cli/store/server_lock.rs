@@ -39,30 +39,26 @@ impl StoreLocation {
         }
     }
 
-    /// Does this work while no server on another machine serves the store. For a command that
-    /// changes the store. A server on this data directory may run; `is_served_here` says whether
-    /// one does.
+    /// Does this work while no server and no other such command uses the store. For a command that
+    /// changes the store. Without a bucket, the files `lock` and `gc.lock` are enough, and the
+    /// command may run beside a server.
     ///
     /// # Errors
     ///
     /// See [`serving`](Self::serving).
-    pub(in crate::cli) async fn changing<T>(
-        &self,
-        is_served_here: bool,
-        work: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let Some(url) = self.shared_database().filter(|_| !is_served_here) else { return work.await };
+    pub(in crate::cli) async fn changing<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let Some(url) = self.shared_database() else { return work.await };
         match wait_for_lock(url, WAIT_OF_COMMAND).await? {
             Some(lock) => held(lock, work).await,
             None => bail!(
-                "a zorb with another data directory uses the PostgreSQL {}; run this command there, or stop it first",
+                "another zorb uses the PostgreSQL {}; a server collects garbage by itself; stop it first",
                 postgres::describe(url)
             ),
         }
     }
 
     /// The database, if processes with other data directories can use it.
-    fn shared_database(&self) -> Option<&DatabaseUrl> {
+    pub(in crate::cli) fn shared_database(&self) -> Option<&DatabaseUrl> {
         self.database.as_ref().filter(|_| self.s3.is_some())
     }
 }

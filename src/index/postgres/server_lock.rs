@@ -61,7 +61,8 @@ impl PostgresIndex {
             let is_taken: bool = take.fetch_one(&mut listener).await?;
             Ok(is_taken.then_some(ServerLock { listener }))
         };
-        taken.await.map_err(|error| map(op, error))
+        let silent = |error| IndexError { op, kind: IndexErrorKind::Unavailable, source: Box::new(error) };
+        timeout(MAX_SILENCE, taken).await.map_err(silent)?.map_err(|error| map(op, error))
     }
 }
 

@@ -71,6 +71,13 @@ impl FakeS3 {
         self.lock().buckets.remove(name);
     }
 
+    /// Gives a bucket another name.
+    pub fn rename_bucket(&self, from: &str, to: &str) {
+        let mut state = self.lock();
+        let objects = state.buckets.remove(from).unwrap_or_default();
+        state.buckets.insert(to.to_owned(), objects);
+    }
+
     /// The names of all objects of a bucket, ascending.
     #[must_use]
     pub fn names(&self, bucket: &str) -> Vec<String> {

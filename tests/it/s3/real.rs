@@ -42,14 +42,16 @@ async fn store_survives_restart_and_kill_and_is_checked_and_backed_up() {
     assert_eq!(std::fs::read_dir(data.join("tmp")).unwrap().count(), 0, "no draft is left");
 
     let archive = directory.path("store.rca");
-    for args in [&["gc"][..], &["fsck", "--deep"], &["backup", archive.to_str().unwrap()]] {
+    for args in [&["fsck", "--deep"][..], &["backup", archive.to_str().unwrap()]] {
         let ran = zorb(&backend, &[args, &dir[..]].concat());
         assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
     }
     server.terminate();
     assert!(server.wait().success());
-    let ran = zorb(&backend, &[&["fsck", "--repair"][..], &dir[..]].concat());
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for args in [&["gc", "--compact"][..], &["fsck", "--repair"]] {
+        let ran = zorb(&backend, &[args, &dir[..]].concat());
+        assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
+    }
 
     // The archive restores to a data directory.
     let restored = directory.path("restored");

@@ -100,6 +100,21 @@ pub fn variables_of(data_dir: &Path) -> Vec<(String, String)> {
     variables(settings)
 }
 
+/// The names of the blobs of the store in this directory, if they are in a bucket.
+///
+/// # Panics
+///
+/// The bucket is in a real S3 store.
+pub fn blob_names_of(data_dir: &Path) -> Option<Vec<String>> {
+    let stores = STORES.lock().unwrap();
+    let settings = stores.get(data_dir)?;
+    assert_eq!(settings["s3_endpoint"], SHARED.url(), "the test looks at objects, and cannot in a real S3 store");
+    let prefix = format!("{}/xorbs/", settings["s3_prefix"]);
+    let names = SHARED.names(BUCKET);
+    let names = names.iter().filter_map(|name| name.strip_prefix(&prefix)?.split_once('/'));
+    Some(names.map(|(_, name)| name.to_owned()).collect())
+}
+
 fn any_settings(database: String) -> BTreeMap<&'static str, String> {
     let prefix = format!("tests/{:016x}", rand::random::<u64>());
     let Ok(real) = std::env::var("ZORB_TEST_S3") else { return settings(database, SHARED.url(), &prefix) };

@@ -189,7 +189,7 @@ impl TestServer {
         #[cfg(all(feature = "postgres-tests", feature = "s3"))]
         let in_bucket = super::backend::blob_names_of(&self.data_dir);
         #[cfg(not(all(feature = "postgres-tests", feature = "s3")))]
-        let in_bucket = None;
+        let in_bucket: Option<Vec<String>> = None;
         let names = in_bucket.unwrap_or_else(|| {
             let groups = std::fs::read_dir(self.data_dir.join("xorbs")).expect("the directory is there");
             let files = groups.flat_map(|group| std::fs::read_dir(group.unwrap().path()).unwrap());

@@ -46,11 +46,6 @@ pub trait ObjectIndex {
     /// The incarnation in the row of a xorb, in any state; `None` without a row.
     fn incarnation_of(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<Incarnation>, IndexError>>;
 
-    /// The incarnation in the row of a xorb in state `Deleting`; `None` in any other state, or
-    /// without a row. Its blob may be deleted, also if the row was removed meanwhile: no later
-    /// upload has the same name.
-    fn deleting_incarnation_of(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<Incarnation>, IndexError>>;
-
     /// Inserts a pending object: the name of a blob of `len` bytes that is about to be published.
     fn begin_object(
         &self,

@@ -34,7 +34,7 @@ impl Store {
             if state == XorbState::Staged {
                 self.index.abandon_xorb(hash, self.clock.now()).await?;
             }
-            if let Some(incarnation) = self.index.deleting_incarnation_of(hash).await? {
+            if let Some(incarnation) = self.index.incarnation_of(hash).await? {
                 self.blobs.delete(BlobKey::new(hash, incarnation)).await?;
             }
             self.index.forget_xorb(hash).await?;

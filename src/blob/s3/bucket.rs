@@ -172,10 +172,13 @@ impl Bucket {
             Ok(()) => Ok(()),
             Err(Unstored::Certainly(error)) => Err(failed(op, error)),
             // The response was lost, or a repeated request has met the first one.
-            Err(Unstored::Perhaps(error)) => match self.s3.get_opts(&path, head()).await {
-                Ok(found) if tag_of(&found) == Some(tag) => Ok(()),
-                _ => Err(failed(op, error)),
-            },
+            Err(Unstored::Perhaps(error)) => {
+                let find = async { self.s3.get_opts(&path, head()).await.map_err(|error| failed(op, error)) };
+                match limited(op, find).await {
+                    Ok(found) if tag_of(&found) == Some(tag) => Ok(()),
+                    _ => Err(failed(op, error)),
+                }
+            }
         }
     }
 
@@ -222,14 +225,16 @@ impl Bucket {
 
     /// Checks that the bucket has the store that it had when this process looked first.
     pub(crate) async fn check_store(&self, op: &'static str) -> Result<(), BlobError> {
-        let found =
-            async { self.s3.get_opts(&self.path(STORE_OBJECT), head()).await.map_err(|error| failed(op, error)) };
-        let is_same = limited(op, found).await.map(|found| self.is_same_store(&found));
-        match is_same {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(unavailable(op, Box::new(OtherStore))),
-            Err(error) => Err(BlobError { source: Box::new(NoStore { source: error.source }), ..error }),
-        }
+        let path = self.path(STORE_OBJECT);
+        let checked = async {
+            match self.s3.get_opts(&path, head()).await {
+                Ok(found) if self.is_same_store(&found) => Ok(()),
+                Ok(_) => Err(unavailable(op, Box::new(OtherStore))),
+                Err(Error::NotFound { source, .. }) => Err(unavailable(op, Box::new(NoStore { source }))),
+                Err(error) => Err(failed(op, error)),
+            }
+        };
+        limited(op, checked).await
     }
 
     fn is_same_store(&self, found: &GetResult) -> bool {
@@ -237,7 +242,7 @@ impl Bucket {
         *self.store.get_or_init(|| tag.clone()) == tag
     }
 
-    /// The id of the store as text, up to some bytes more than an id has; `None` if there is none.
+    /// Requests the object with the id of the store; `None` if the bucket has none.
     pub(crate) async fn read_store(&self, op: &'static str) -> Result<Option<GetResult>, BlobError> {
         match self.s3.get_opts(&self.path(STORE_OBJECT), GetOptions::default()).await {
             Ok(found) if self.is_same_store(&found) => Ok(Some(found)),

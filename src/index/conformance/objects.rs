@@ -8,7 +8,6 @@ use crate::runtime::clock::Timestamp;
 use crate::runtime::incarnation::Incarnation;
 
 suite! {
-    only_a_xorb_that_is_being_deleted_has_a_blob_to_delete
     a_row_names_the_blob_of_the_upload_that_staged_it
     shorter_blob_replaces_the_old_one_which_becomes_dead
     a_replacement_needs_its_ticket_and_a_pending_name
@@ -43,24 +42,6 @@ async fn replace(db: &Db, byte: u8, now: Timestamp) -> (Incarnation, Incarnation
     db.begin_object(hash(byte), ticket.incarnation(), 27, now).await.unwrap();
     db.replace_xorb(short(byte, 3), ticket, ticket.incarnation(), now).await.unwrap();
     (before, ticket.incarnation())
-}
-
-async fn only_a_xorb_that_is_being_deleted_has_a_blob_to_delete(db: Db) {
-    let of = async || db.deleting_incarnation_of(hash(1)).await.unwrap();
-    assert_eq!(of().await, None);
-    let ticket = Ticket::random();
-    db.stage_xorb(hash(1), ticket, NOW).await.unwrap();
-    assert_eq!(of().await, None);
-    db.publish_xorb(xorb(1, 3), ticket, NOW).await.unwrap();
-    assert_eq!(of().await, None);
-    assert_eq!(db.condemn_xorbs(vec![hash(1)], after(9), after(10)).await.unwrap(), [hash(1)]);
-    assert_eq!(of().await, None);
-    assert_eq!(db.begin_deletions(vec![hash(1)], after(10), after(20)).await.unwrap(), [hash(1)]);
-    assert_eq!(of().await, Some(ticket.incarnation()));
-    assert!(db.forget_xorb(hash(1)).await.unwrap());
-    // A later upload has another name, which is none to delete.
-    db.stage_xorb(hash(1), Ticket::random(), after(21)).await.unwrap();
-    assert_eq!(of().await, None);
 }
 
 async fn a_row_names_the_blob_of_the_upload_that_staged_it(db: Db) {

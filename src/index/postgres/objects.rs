@@ -23,12 +23,6 @@ impl ObjectIndex for PostgresIndex {
             .boxed()
     }
 
-    fn deleting_incarnation_of(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<Incarnation>, IndexError>> {
-        const SQL: &str = "SELECT incarnation FROM xorbs WHERE hash = $1 AND state = 3";
-        let find = query(SQL).bind(hash.as_bytes().to_vec());
-        async move { self.read("find the blob of a deleted xorb").find(find).await }.boxed()
-    }
-
     fn begin_object(
         &self,
         hash: XorbHash,

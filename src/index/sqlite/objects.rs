@@ -21,12 +21,6 @@ impl ObjectIndex for SqliteIndex {
             .boxed()
     }
 
-    fn deleting_incarnation_of(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<Incarnation>, IndexError>> {
-        const SQL: &str = "SELECT incarnation FROM xorbs WHERE hash = ? AND state = 3";
-        let find = query(SQL).bind(hash.as_bytes().to_vec());
-        async move { self.read("find the blob of a deleted xorb").find(find).await }.boxed()
-    }
-
     fn begin_object(
         &self,
         hash: XorbHash,

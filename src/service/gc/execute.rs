@@ -152,8 +152,7 @@ impl Store {
     /// Deletes the blob of a row in `Deleting`, and then the row.
     async fn finish_deletion(&self, collected: &mut Collected, xorb: &PlannedXorb) {
         let deleted = async {
-            // A process that was stopped for a while may meet the row of a later upload here.
-            let Some(incarnation) = self.index.deleting_incarnation_of(xorb.hash).await? else { return Ok(()) };
+            let Some(incarnation) = self.index.incarnation_of(xorb.hash).await? else { return Ok(()) };
             self.blobs.delete(BlobKey::new(xorb.hash, incarnation)).await?;
             Ok::<_, StoreError>(())
         };

@@ -16,11 +16,6 @@ impl ObjectIndex for FaultyIndex {
         self.faults.around("incarnation_of", self.inner.incarnation_of(hash), index_error).boxed()
     }
 
-    fn deleting_incarnation_of(&self, hash: XorbHash) -> IndexFuture<'_, Option<Incarnation>> {
-        let found = self.inner.deleting_incarnation_of(hash);
-        self.faults.around("deleting_incarnation_of", found, index_error).boxed()
-    }
-
     fn begin_object(&self, hash: XorbHash, incarnation: Incarnation, len: u64, now: Timestamp) -> IndexFuture<'_, ()> {
         let begun = self.weakness.begin_object(&self.inner, (hash, incarnation), len, now);
         self.faults.around("begin_object", begun, index_error).boxed()

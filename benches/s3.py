@@ -4,7 +4,7 @@
     tests/garage.sh GARAGE benches/s3.py [ROUNDS]
 
 Uploads of 16 xorbs of about 51 MiB over four connections, single chunks, runs of 16 chunks, and whole xorbs. All parts run on
-this machine, so processor time of PostgreSQL and of the S3 store is in the times of the first one. Every byte is
+this machine, so the times of the bucket include the CPU time of PostgreSQL and of the S3 store. Every byte is
 compared. Needs PostgreSQL 15 in /usr/lib/postgresql, and some 6 GB below target/.
 """
 

@@ -28,13 +28,12 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, try_unfold};
-use rustix::fs::statvfs;
 
 use self::blocks::Blocks;
 use self::buffers::{Buffers, Piece};
 use self::draft::FsDraft;
 use self::kept::{Found, OpenFileCache};
-use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft};
+use super::{BlobError, BlobKey, BlobStore, BlobStream, Draft, free_len_of};
 use crate::format::ByteRange;
 use crate::runtime::blocking::Pool;
 use crate::runtime::durable::{
@@ -228,10 +227,8 @@ impl BlobStore for FsBlobStore {
     fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
         let directory = self.tmp.clone();
         async move {
-            let asked = self.pool.run(move || statvfs(&directory)).await;
-            let space = asked.map_err(|error| BlobError::io("query the free space", None, error.into()))?;
-            // `f_bavail` excludes the blocks that the file system reserves for root.
-            Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
+            let asked = self.pool.run(move || free_len_of(&directory)).await;
+            asked.map(Some).map_err(|error| BlobError::io("query the free space", None, error))
         }
         .boxed()
     }

@@ -27,11 +27,13 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::future::ready;
 use std::io;
+use std::path::Path;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
+use rustix::fs::statvfs;
 use thiserror::Error;
 
 use crate::format::{ByteRange, XorbHash};
@@ -234,6 +236,13 @@ impl BlobError {
         let missing = ShortBlob { range, at };
         Self { op: "read", key: Some(key), kind: BlobErrorKind::Corrupt, source: Box::new(missing) }
     }
+}
+
+/// Free bytes of the file system with this directory. Blocks.
+fn free_len_of(directory: &Path) -> io::Result<u64> {
+    let space = statvfs(directory)?;
+    // `f_bavail` excludes the blocks that the file system reserves for root.
+    Ok(space.f_bavail.saturating_mul(space.f_frsize))
 }
 
 /// A blob that ends before the end of the requested range.

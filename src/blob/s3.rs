@@ -20,6 +20,7 @@ pub(super) mod test_bucket;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,13 +28,12 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, StreamExt, try_unfold};
 use object_store::{GetOptions, GetRange};
-use rustix::fs::statvfs;
 use tokio::time::timeout;
 
 pub use self::bucket::{Bucket, BucketAddress};
 pub(super) use self::bucket::{STORE_OBJECT, failed};
 use self::draft::S3Draft;
-use super::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft};
+use super::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft, free_len_of};
 use crate::format::{ByteRange, XorbHash};
 use crate::runtime::blocking::Pool;
 use crate::runtime::durable::{TempFile, clear_directory, count_temp_files, create_directory};
@@ -81,7 +81,7 @@ impl S3BlobStore {
     async fn in_scratch<T, F>(&self, op: &'static str, work: F) -> Result<T, BlobError>
     where
         T: Send + 'static,
-        F: FnOnce(&Path) -> std::io::Result<T> + Send + 'static,
+        F: FnOnce(&Path) -> io::Result<T> + Send + 'static,
     {
         let scratch = self.scratch.clone();
         self.pool.run(move || work(&scratch)).await.map_err(|error| BlobError::io(op, None, error))
@@ -180,11 +180,7 @@ impl BlobStore for S3BlobStore {
 
     /// Free bytes of the scratch directory. The length of a bucket has no limit that S3 can tell.
     fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
-        async move {
-            let space = self.in_scratch("query the free space", |scratch| Ok(statvfs(scratch)?)).await?;
-            Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
-        }
-        .boxed()
+        async move { self.in_scratch("query the free space", free_len_of).await.map(Some) }.boxed()
     }
 }
 
@@ -241,9 +237,18 @@ fn stream(reader: S3Reader) -> BlobStream {
                     return Ok(Some((piece, reader)));
                 }
                 Some(Err(error)) => of_blob(reader.key)(failed("read", error)),
-                None => BlobError::short(reader.key, reader.range, reader.at),
+                // The object ends here, according to the head of the response.
+                None if reader.at >= reader.body.end => {
+                    return Err(BlobError::short(reader.key, reader.range, reader.at));
+                }
+                // The response was cut. That says nothing about the object.
+                None => {
+                    let cut = Box::new(io::Error::from(io::ErrorKind::UnexpectedEof));
+                    let kind = BlobErrorKind::Outage(Outage::ObjectStore);
+                    BlobError { op: "read", key: Some(reader.key), kind, source: cut }
+                }
             };
-            if reader.at >= reader.body.end || reader.fruitless == MAX_FRUITLESS {
+            if reader.fruitless == MAX_FRUITLESS {
                 return Err(error);
             }
             reader.fruitless += 1;

@@ -106,14 +106,12 @@ async fn bucket_of_another_store_and_directory_with_blobs_are_refused() {
     drop(Start::default().data_dir(&plain).start());
     check_refused(&Backend::fake().await, &plain, &["has its blobs in the directory xorbs"]);
     let command = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
-    let unset = |name: &str| ["s3_", "database"].iter().any(|part| name.to_lowercase().contains(part));
     let mut without = Command::new(env!("CARGO_BIN_EXE_zorb"));
     without
         .args(command)
         .env("ZORB_DATABASE_URL", one.get("database_url"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    assert!(one.variables().iter().all(|(name, _)| unset(name)));
     let ran = Ran::of(without.spawn().unwrap());
     assert!(ran.code == Some(1) && ran.stderr.contains("are in an S3 bucket"), "{}", ran.stderr);
 }

@@ -83,7 +83,7 @@ impl S3RecordStore {
             next.start = first;
         }
         let seq = Seq::new(next.start);
-        next.start += 1;
+        next.start = seq.next().number();
         Ok(seq)
     }
 
@@ -93,7 +93,8 @@ impl S3RecordStore {
         loop {
             let last_record = self.last().await?.map_or(0, |seq| seq.next().number());
             let blocks = self.bucket.list(op, BLOCKS, None, "", usize::MAX).await?;
-            let last_block = blocks.iter().filter_map(|name| block(name)).max().map_or(0, |last| last + BLOCK_COUNT);
+            let last_block =
+                blocks.iter().filter_map(|name| block(name)).max().map_or(0, |last| last.saturating_add(BLOCK_COUNT));
             let start = min.max(last_record).max(last_block);
             let own = format!("{BLOCKS}/{}.{:016x}", Seq::new(start), rand::random::<u64>());
             self.bucket.put(op, &own, &Bytes::new()).await?;

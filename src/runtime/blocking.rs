@@ -31,7 +31,8 @@ pub struct Pool {
 #[derive(Debug)]
 #[must_use = "the result of the work is here"]
 pub struct Running<T> {
-    handle: JoinHandle<T>,
+    /// `None` if the runtime has dropped the work.
+    handle: Option<JoinHandle<T>>,
 }
 
 /// Work that was started by a closure on a blocking thread, which will wait for it.
@@ -75,7 +76,7 @@ impl Pool {
             drop(permit);
             result
         });
-        Running { handle }
+        Running { handle: Some(handle) }
     }
 
     /// Whether a closure waits for a permit.
@@ -169,13 +170,17 @@ impl<T> Future for Running<T> {
     /// Waits for the end of the work. A panic of the closure continues here.
     ///
     /// The work is never cancelled. Tokio drops queued closures only when the whole runtime is
-    /// dropped, and then this future is no longer polled.
+    /// dropped. This future may be polled a few more times then, and never completes.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        match ready!(Pin::new(&mut self.handle).poll(context)) {
+        let Some(handle) = &mut self.handle else { return Poll::Pending };
+        match ready!(Pin::new(handle).poll(context)) {
             Ok(result) => Poll::Ready(result),
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                Err(_) => Poll::Pending,
+                Err(_) => {
+                    self.handle = None;
+                    Poll::Pending
+                }
             },
         }
     }

@@ -70,12 +70,13 @@ def settings(postgres, name):
     return {
         "ZORB_DATABASE_URL": postgres.database(name),
         "ZORB_S3_ENDPOINT": endpoint, "ZORB_S3_REGION": region, "ZORB_S3_BUCKET": bucket, "ZORB_S3_PREFIX": name,
-        "ZORB_S3_ACCESS_KEY": key, "ZORB_S3_SECRET_KEY": secret,
+        "ZORB_S3_ACCESS_KEY": key, "ZORB_S3_SECRET_KEY": secret, "ZORB_MASTER_KEY": "5a" * 32,
     }
 
 
 class Zorb:
-    def __init__(self, directory, variables):
+    def __init__(self, directory, variables, load_set=SET):
+        self.set = load_set
         environment = {**os.environ, **variables}
         if variables:
             subprocess.run([ZORB, "db", "migrate"], check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -85,7 +86,7 @@ class Zorb:
         self.directory = directory
 
     def load(self, verb, *arguments):
-        command = [LOAD, verb, SET, self.address, *arguments, "--pid", str(self.process.pid), "--json"]
+        command = [LOAD, verb, self.set, self.address, *arguments, "--pid", str(self.process.pid), "--json"]
         result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
         if result["errors"]:
             sys.exit(f"{verb}: {result['first_error']}")

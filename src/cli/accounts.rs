@@ -11,8 +11,9 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
-use super::keys::{self, KeyArgs};
+use super::keys::KeyPlace;
 use super::output::{Output, OutputArgs, write_stdout};
+use super::store::StoreArgs;
 use super::token::{AuditArgs, parse_ttl};
 use crate::http::audit::AuditLine;
 use crate::runtime::clock::{Clock, SystemClock};
@@ -47,7 +48,7 @@ pub(super) enum OrgCommand {
 #[derive(Debug, Args)]
 struct ChangeArgs {
     #[command(flatten)]
-    keys: KeyArgs,
+    store: StoreArgs,
     #[command(flatten)]
     audit: AuditArgs,
     #[command(flatten)]
@@ -65,7 +66,7 @@ pub(super) struct UserArgs {
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     #[command(flatten)]
-    keys: KeyArgs,
+    store: StoreArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -82,7 +83,7 @@ pub(super) struct TokenArgs {
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = parse_ttl)]
     ttl: Duration,
     #[command(flatten)]
-    keys: KeyArgs,
+    store: StoreArgs,
     #[command(flatten)]
     audit: AuditArgs,
 }
@@ -221,10 +222,9 @@ impl ChangeArgs {
     fn make(
         &self,
         lines: Vec<AuditLine<'_>>,
-        change: impl FnOnce(&mut Accounts) -> Result<(), AccountError>,
+        change: impl FnOnce(&mut Accounts) -> Result<(), AccountError> + Send,
     ) -> anyhow::Result<()> {
-        self.keys.require_store()?;
-        keys::change(&self.keys.data_dir, |ring| {
+        KeyPlace::of_store(self.store.clone())?.change(|ring| {
             let ring = ring.unwrap_or_else(|| KeyRing::new(rand::random()));
             let mut accounts = ring.accounts().clone();
             change(&mut accounts)?;
@@ -242,14 +242,13 @@ impl ChangeArgs {
 }
 
 /// The accounts of a server; none if it has no keys yet.
-fn read(args: &KeyArgs) -> anyhow::Result<Accounts> {
-    args.require_store()?;
-    Ok(keys::read(&args.data_dir)?.map(|ring| ring.accounts().clone()).unwrap_or_default())
+fn read(args: StoreArgs) -> anyhow::Result<Accounts> {
+    Ok(KeyPlace::of_store(args)?.read()?.map(|ring| ring.accounts().clone()).unwrap_or_default())
 }
 
 fn list_users(args: ListArgs) -> anyhow::Result<()> {
     let output = Output::new(args.output);
-    for user in read(&args.keys)?.users() {
+    for user in read(args.store)?.users() {
         let (name, organizations) = (user.account().name(), user.account().organizations());
         let state = if user.is_enabled() { "enabled" } else { "disabled" };
         output.record(&json!({
@@ -265,7 +264,7 @@ fn list_users(args: ListArgs) -> anyhow::Result<()> {
 
 fn list_organizations(args: ListArgs) -> anyhow::Result<()> {
     let output = Output::new(args.output);
-    let accounts = read(&args.keys)?;
+    let accounts = read(args.store)?;
     for name in accounts.organizations() {
         output.record(&json!({ "organization": name.as_str(), "members": roles_of(accounts.members(name)) }))?;
         let members: Vec<_> = accounts.members(name).map(|(user, role)| format!("{user}:{role}")).collect();
@@ -283,8 +282,7 @@ fn shown(roles: &[String]) -> String {
 }
 
 fn issue(args: &TokenArgs) -> anyhow::Result<()> {
-    args.keys.require_store()?;
-    let ring = keys::read(&args.keys.data_dir)?;
+    let ring = KeyPlace::of_store(args.store.clone())?.read()?;
     let ring = ring.with_context(|| format!("no user {}; add the user with zorb user add", args.name))?;
     let user = ring.accounts().user(&args.name)?;
     if !user.is_enabled() {

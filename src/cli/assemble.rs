@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use super::store::{StoreBlobs, StoreIndex, StoreLocation, advice};
+use super::store::{Membership, StoreBlobs, StoreIndex, StoreLocation, advice};
 use crate::config::{Config, QuotaConfig, QuotaLimits};
 use crate::index::sqlite::{Replacement, SqliteIndex};
 use crate::runtime::clock::Clock;
@@ -20,10 +20,11 @@ pub(super) async fn open_server(
     open_blob_count: usize,
     metrics: &Arc<Metrics>,
     clock: Arc<dyn Clock>,
+    membership: Option<&Membership>,
 ) -> anyhow::Result<(Arc<Server>, StoreIndex)> {
     let location = StoreLocation::of(config);
-    let database = location.open_database().await?;
-    let opened = location.open_blobs(config, open_blob_count)?;
+    let database = location.open_database(membership).await?;
+    let opened = location.open_blobs(config, open_blob_count, database.as_ref())?;
     let index = match database {
         Some(index) => index,
         None => StoreIndex::Sqlite(open_sqlite(&location, &opened).await?),

@@ -13,17 +13,17 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::destination::cannot_write;
+use super::keys::KeyPlace;
 use super::output::{Output, OutputArgs};
+use super::remote;
 use super::store::{Progress, StoreArgs, StoreIndex, StoreLocation, advice, compare, settings_over, try_lock};
 use super::units::{Count, Size};
-use super::{keys, remote};
 use crate::blob::records::memory::MemoryRecordStore;
 use crate::format::xorb::RepackMode;
 use crate::index::sqlite::SqliteIndex;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::{TempDirectory, TempFile};
 use crate::runtime::metrics::Metrics;
-use crate::service::access::KeyRing;
 use crate::service::archive::{BackedUp, NoBlobs, empty_archive};
 use crate::service::{Settings, Store};
 
@@ -98,7 +98,7 @@ pub(super) fn run(args: BackupArgs) -> anyhow::Result<()> {
     location.check_index()?;
     let data_dir = &location.data_dir;
     check_outside(&args.archive, data_dir)?;
-    let ring = if args.include_keys { Some(read_keys(data_dir)?) } else { None };
+    let ring = if args.include_keys { Some(KeyPlace::of(&location).read_existing()?) } else { None };
     let done = remote::run(async {
         let index = location.open_read_only().await?;
         check_all_applied(&location, &index).await?;
@@ -122,7 +122,7 @@ async fn check_all_applied(location: &StoreLocation, index: &StoreIndex) -> anyh
     // The tail is the list of records that the index has not applied.
     let mut tail = compare(location, index).await?;
     for _ in 0..SETTLE_COUNT {
-        if tail.is_empty() || !is_served(data_dir) {
+        if tail.is_empty() || !is_served(location) {
             break;
         }
         sleep(SETTLE_PAUSE).await;
@@ -136,9 +136,10 @@ async fn check_all_applied(location: &StoreLocation, index: &StoreIndex) -> anyh
     bail!("the index of {dir} has not applied {count} of the last run; start zorb serve once to apply them")
 }
 
-/// Whether a server may be running on this data directory: it is locked, or cannot be locked.
-fn is_served(data_dir: &Path) -> bool {
-    !matches!(try_lock(data_dir), Ok(Some(_)))
+/// Whether a server may be running: the data directory is locked, or cannot be locked, or other
+/// machines can serve the store.
+fn is_served(location: &StoreLocation) -> bool {
+    location.shared_database().is_some() || !matches!(try_lock(&location.data_dir), Ok(Some(_)))
 }
 
 /// Prints what the backup has added. Fails if xorbs could not be read.
@@ -198,11 +199,6 @@ fn check_outside(archive: &Path, data_dir: &Path) -> anyhow::Result<()> {
         bail!("{} is inside the data directory {}; choose a path outside it", archive.display(), data_dir.display());
     }
     Ok(())
-}
-
-fn read_keys(data_dir: &Path) -> anyhow::Result<KeyRing> {
-    let ring = keys::read(data_dir)?;
-    ring.with_context(|| format!("no keys in {}: no server has run there yet", data_dir.display()))
 }
 
 /// Opens the archive, and creates an empty one if the file does not exist. An existing file is

@@ -26,7 +26,7 @@ use crate::runtime::telemetry::chain;
 use crate::service::fsck::Presence;
 use crate::service::gc::compact::{Compacted, MinLive};
 use crate::service::gc::{Collected, MIN_CONDEMNED, MIN_GRACE, Pace, Policy};
-use crate::service::{Pruning, Server, Store, StoreError};
+use crate::service::{AbandonedRecords, Pruning, Server, Store, StoreError};
 
 /// Interval of the deletion of expired grants.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
@@ -53,6 +53,9 @@ const COMPACTION_PERIOD: Duration = Duration::from_secs(24 * 3600);
 /// Maximum delay of the first GC run after a start. It is not 0, because a starting server has
 /// enough other work.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
+
+/// Interval at which [`follow`] looks for the work that other servers leave.
+const FOLLOW_PERIOD: Duration = Duration::from_secs(5);
 
 /// Interval at which [`refresh`], [`clear_up`] and [`purge_repos`] poll the index.
 const REFRESH_PERIOD: Duration = Duration::from_secs(1);
@@ -88,7 +91,13 @@ pub(super) fn policy(config: &CollectionConfig) -> anyhow::Result<Policy> {
 
 /// Runs GC at the configured interval, and compaction after it, until `stop`. Returns at once if no
 /// interval is configured. A stop ends a run between two steps, never within one.
-pub(super) async fn collect(store: Arc<Store>, config: CollectionConfig, data_dir: PathBuf, stop: CancellationToken) {
+/// `presence` says whether other servers upload meanwhile.
+pub(super) async fn collect(
+    store: Arc<Store>,
+    config: CollectionConfig,
+    (data_dir, presence): (PathBuf, Presence),
+    stop: CancellationToken,
+) {
     let (Some(interval), Ok(policy)) = (config.interval, policy(&config)) else { return };
     let pace = Pace { pause: STEP_PAUSE, stop: stop.clone() };
     let (mut wait, mut next_compaction) = (interval.min(FIRST_WAIT), Instant::now());
@@ -111,7 +120,7 @@ pub(super) async fn collect(store: Arc<Store>, config: CollectionConfig, data_di
                     if let Some(min_live) = min_live(&config)
                         && collected.failure.is_none()
                         && Instant::now() >= next_compaction
-                        && !compact(&store, policy, min_live, &pace).await
+                        && !compact(&store, (policy, presence), min_live, &pace).await
                     {
                         next_compaction = Instant::now() + COMPACTION_PERIOD;
                     }
@@ -125,9 +134,8 @@ pub(super) async fn collect(store: Arc<Store>, config: CollectionConfig, data_di
 }
 
 /// Rewrites xorbs of which files need only a small share. Returns whether there may be more to do.
-async fn compact(store: &Store, policy: Policy, min_live: MinLive, pace: &Pace) -> bool {
-    // The server holds `lock`, so no other process publishes xorbs here.
-    match Box::pin(store.compact_garbage(policy, min_live, Presence::Alone, pace)).await {
+async fn compact(store: &Store, (policy, presence): (Policy, Presence), min_live: MinLive, pace: &Pace) -> bool {
+    match Box::pin(store.compact_garbage(policy, min_live, presence, pace)).await {
         Ok(done) => {
             log_compaction(&done);
             done.rewritten.count > 0 || done.failure.is_some()
@@ -227,6 +235,18 @@ pub(super) async fn sweep_repos(server: Arc<Server>, stop: CancellationToken) {
         wait = HUB_SWEEP_PERIOD;
         if let Err(error) = server.sweep_hub_repos(&pace).await {
             tracing::warn!(error = %chain(&error), "cannot find repositories to sweep; retrying later");
+        }
+    }
+}
+
+/// Notices what other servers leave to this one, until `stop`: wakes the tasks that verify claims
+/// of a sha256, and settles what servers that have ended have not finished.
+pub(super) async fn follow(server: Arc<Server>, stop: CancellationToken) {
+    let mut seen = AbandonedRecords::default();
+    while stop.run_until_cancelled(sleep(FOLLOW_PERIOD)).await.is_some() {
+        server.verify_claims_of_others();
+        if let Err(error) = server.store.settle_ended(&mut seen).await {
+            tracing::warn!(error = %chain(&error), "cannot settle what ended servers have left; retrying later");
         }
     }
 }

@@ -14,7 +14,7 @@ use super::backup::{open_to_read, worker_count};
 use super::collector::DeletionLock;
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::{Progress, StoreArgs, advice, compare, settings_over, try_lock};
+use super::store::{Membership, Progress, StoreArgs, advice, compare, settings_over, try_lock};
 use super::units::{Count, Size};
 use crate::format::{FileHash, XorbHash};
 use crate::index::Index;
@@ -156,10 +156,10 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
         bail!("a server runs on {}; stop it before restoring xorbs from an archive", data_dir.display());
     }
     let _deleting = if args.repair { Some(lock_deletions(data_dir)?) } else { None };
-    let work = async {
+    let work = async |membership: Option<Membership>| {
         // Opened read-only first, because that fails for a schema that this program does not
         // support, and never migrates the index.
-        let mut index = location.open_read_only().await?;
+        let mut index = location.open_as(membership.as_ref()).await?;
         index.check_pages().await.map_err(|error| advice::explain(&location, error.into()))?;
         let tail = compare(&location, &index).await?;
         if args.repair {
@@ -173,7 +173,7 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
         index.close().await;
         left.map_err(|error| advice::explain(&location, error))
     };
-    remote::run(async { if args.repair { location.changing(work).await } else { work.await } })
+    remote::run(async { if args.repair { location.changing(work).await } else { work(None).await } })
 }
 
 /// Locks `gc.lock`, because a repair deletes blobs and only one process at a time may do that. The

@@ -23,7 +23,7 @@ use serde::Serialize;
 use super::collector::{DeletionLock, min_live, policy, prune};
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::{StoreArgs, StoreIndex, StoreLocation, advice, location_of, settings_over};
+use super::store::{Membership, StoreArgs, StoreIndex, StoreLocation, advice, location_of, settings_over};
 use super::units::{Count, Size};
 use crate::config::{CollectionConfig, Config};
 use crate::runtime::clock::{Clock, SystemClock, Timestamp};
@@ -144,10 +144,10 @@ pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()>
     let location = location_of(&raw)?;
     location.check_index()?;
     let lock = if job.is_dry { None } else { Some(lock(&location.data_dir)?) };
-    let work = async {
+    let work = async |membership: Option<Membership>| {
         // Opened read-only first, because that fails for a schema of another version instead of
         // migrating it: a server of that version may be using the index.
-        let mut index = location.open_read_only().await?;
+        let mut index = location.open_as(membership.as_ref()).await?;
         if !job.is_dry {
             index = location.reopen_to_write(index).await?;
         }
@@ -155,7 +155,7 @@ pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()>
         index.close().await;
         done.map_err(|error| advice::explain(&location, error))
     };
-    let done = remote::run(async { if job.is_dry { work.await } else { location.changing(work).await } });
+    let done = remote::run(async { if job.is_dry { work(None).await } else { location.changing(work).await } });
     // After a signal, too, `remote::run` returns only when a deletion in progress has ended. So the
     // lock covers every deletion.
     drop(lock);

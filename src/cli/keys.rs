@@ -1,10 +1,14 @@
-//! The file with the signing keys, the revocations and the accounts, in the data directory. The
-//! first start of a server creates it. Only its owner can read it.
+//! The signing keys, the revocations and the accounts. The first start of a server creates them.
+//! They are in the file `keys` of the data directory, which only its owner can read, or, with a
+//! bucket, sealed in the database ([`shared`]).
 //!
 //! Each write replaces the whole file, so that a reader sees either the keys before a rotation or
 //! those after it. Concurrent writers wait for each other. A crash during a write leaves a
 //! temporary file, which the next write removes.
 
+mod shared;
+
+use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -13,18 +17,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::Args;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::store::is_store;
+use self::shared::SharedKeys;
+use super::store::{StoreArgs, StoreIndex, StoreLocation, is_store};
 use crate::http::{KeySource, Keys};
-use crate::runtime::durable::{TempFile, create_directory, open_lock, read_private, remove_leftovers};
+use crate::runtime::durable::{TempFile, create_directory, open_lock, read_private, remove_leftovers, rename};
 use crate::runtime::telemetry::chain;
 use crate::service::access::{KeyRing, KeyRingError};
 
 /// Name of the key file in the data directory.
 const FILE_NAME: &str = "keys";
+
+/// Its name when its keys were taken over into the database.
+const ASIDE_NAME: &str = "keys.in-database";
 
 /// Name of the file that writers lock. They cannot lock the key file itself, because each write
 /// replaces it with a new file.
@@ -34,48 +41,116 @@ const LOCK_NAME: &str = "keys.lock";
 /// token with an unknown key makes the server check at once.
 const WATCH_PERIOD: Duration = Duration::from_millis(500);
 
-/// The flag for the data directory, which contains the keys.
-#[derive(Debug, Args)]
-pub(super) struct KeyArgs {
-    /// Data directory of the server
-    #[arg(long, env = "ZORB_DATA_DIR", value_name = "DIR", default_value = "./zorb-data")]
-    pub(super) data_dir: PathBuf,
+/// Where the keys of a store are.
+#[derive(Debug)]
+pub(super) enum KeyPlace {
+    /// In the data directory.
+    Directory(PathBuf),
+    /// In the database of several servers.
+    Database(SharedKeys),
 }
 
-impl KeyArgs {
-    /// Fails in a directory without a store: keys that were created there would be those of no
-    /// server.
-    pub(super) fn require_store(&self) -> anyhow::Result<()> {
-        let dir = self.data_dir.display();
-        if !is_store(&self.data_dir).with_context(|| format!("cannot read the data directory {dir}"))? {
-            bail!("no store in {dir}; name its directory with --data-dir, or start zorb serve first");
+impl KeyPlace {
+    /// The keys of the store at this location.
+    pub(super) fn of(location: &StoreLocation) -> Self {
+        match SharedKeys::of(location) {
+            Some(shared) => Self::Database(shared),
+            None => Self::Directory(location.data_dir.clone()),
         }
-        Ok(())
+    }
+
+    /// The keys of an existing store. Fails in a directory without a store: keys that were created
+    /// there would be those of no server.
+    pub(super) fn of_store(args: StoreArgs) -> anyhow::Result<Self> {
+        let place = Self::of(&args.location()?);
+        if let Self::Directory(dir) = &place {
+            let shown = dir.display();
+            if !is_store(dir).with_context(|| format!("cannot read the data directory {shown}"))? {
+                bail!("no store in {shown}; name its directory with --data-dir, or start zorb serve first");
+            }
+        }
+        Ok(place)
+    }
+
+    /// Reads the key ring; `None` if there is none yet.
+    pub(super) fn read(&self) -> anyhow::Result<Option<KeyRing>> {
+        match self {
+            Self::Directory(dir) => read(dir),
+            Self::Database(shared) => shared.read(),
+        }
+    }
+
+    /// Reads the key ring, which exists since the first start of a server.
+    pub(super) fn read_existing(&self) -> anyhow::Result<KeyRing> {
+        self.read()?.with_context(|| format!("no keys in {self}: no server has run there yet"))
+    }
+
+    /// Reads the key ring. Creates it if it is missing.
+    pub(super) fn read_or_create(&self) -> anyhow::Result<KeyRing> {
+        match self.read()? {
+            Some(ring) => Ok(ring),
+            // `change` reads it again under the lock, because another process may have created it
+            // meanwhile.
+            None => self.change(|ring| Ok(ring.unwrap_or_else(|| KeyRing::new(rand::random())))),
+        }
+    }
+
+    /// Replaces the key ring, while no other process does. `make` gets the old one, if there is
+    /// one, and returns the new one.
+    pub(super) fn change(
+        &self,
+        make: impl FnOnce(Option<KeyRing>) -> anyhow::Result<KeyRing> + Send,
+    ) -> anyhow::Result<KeyRing> {
+        match self {
+            Self::Directory(dir) => change(dir, make),
+            Self::Database(shared) => shared.change(make),
+        }
     }
 }
 
-/// Reads the keys of a data directory, for a server that reloads them when they change. Creates
-/// them if they are missing.
-pub(super) fn open(data_dir: &Path) -> anyhow::Result<Keys> {
-    let path = data_dir.join(FILE_NAME);
+impl fmt::Display for KeyPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(dir) => dir.display().fmt(f),
+            Self::Database(shared) => shared.fmt(f),
+        }
+    }
+}
+
+/// Reads the keys for a server that reloads them when they change. Creates them if they are
+/// missing. `index` is the open index of the server.
+pub(super) async fn open(location: &StoreLocation, index: &StoreIndex) -> anyhow::Result<Keys> {
+    if let Some(shared) = SharedKeys::of(location) {
+        let old = read(&location.data_dir)?;
+        let keys = shared.open(old.clone(), index).await?;
+        if let Some(old) = old {
+            if *keys.current() != old {
+                tracing::warn!(
+                    "the keys of the data directory differ from those in the database, and are not used; \
+                    they are in the file {ASIDE_NAME}"
+                );
+            }
+            // Otherwise a database without keys would get the old ones again, without what was
+            // revoked since.
+            set_aside(&location.data_dir)?;
+        }
+        return Ok(keys);
+    }
+    let path = location.data_dir.join(FILE_NAME);
     // The metadata is read before the file, so that any later change of the file is detected.
     let seen = Stamp::of(&path);
-    let ring = ring(data_dir)?;
+    let ring = KeyPlace::Directory(location.data_dir.clone()).read_or_create()?;
     Ok(Keys::new(ring, Arc::new(KeyFile { path, seen: Mutex::new(seen) })))
 }
 
-/// Reads the key ring of a data directory. Creates it if it is missing.
-pub(super) fn ring(data_dir: &Path) -> anyhow::Result<KeyRing> {
-    match read(data_dir)? {
-        Some(ring) => Ok(ring),
-        // `change` reads the file again under the lock, because another process may have created it
-        // meanwhile.
-        None => change(data_dir, |ring| Ok(ring.unwrap_or_else(|| KeyRing::new(rand::random())))),
-    }
+/// Renames the key file of a data directory whose keys are in the database.
+fn set_aside(data_dir: &Path) -> anyhow::Result<()> {
+    let (path, aside) = (data_dir.join(FILE_NAME), data_dir.join(ASIDE_NAME));
+    rename(&path, &aside).with_context(|| format!("cannot rename the key file {}", path.display()))
 }
 
 /// Reads the key ring of a data directory; `None` if the file is missing.
-pub(super) fn read(data_dir: &Path) -> anyhow::Result<Option<KeyRing>> {
+fn read(data_dir: &Path) -> anyhow::Result<Option<KeyRing>> {
     let path = data_dir.join(FILE_NAME);
     let shown = path.display();
     match read_private(&path) {
@@ -85,12 +160,9 @@ pub(super) fn read(data_dir: &Path) -> anyhow::Result<Option<KeyRing>> {
     }
 }
 
-/// Replaces the key ring of a data directory, under the lock of the writers. `make` gets the old
-/// key ring, if there is one, and returns the new one. Creates the directory if it is missing.
-pub(super) fn change(
-    data_dir: &Path,
-    make: impl FnOnce(Option<KeyRing>) -> anyhow::Result<KeyRing>,
-) -> anyhow::Result<KeyRing> {
+/// Replaces the key ring of a data directory, under the lock of the writers. Creates the directory
+/// if it is missing.
+fn change(data_dir: &Path, make: impl FnOnce(Option<KeyRing>) -> anyhow::Result<KeyRing>) -> anyhow::Result<KeyRing> {
     let dir = data_dir.display();
     create_directory(data_dir).with_context(|| format!("cannot create the data directory {dir}"))?;
     let lock = open_lock(&data_dir.join(LOCK_NAME)).and_then(|lock| lock.lock().map(|()| lock));
@@ -101,7 +173,7 @@ pub(super) fn change(
 }
 
 /// Writes the key ring of a data directory without the lock. Only for a directory to which no other
-/// process writes; use [`change`] for any other.
+/// process writes; use [`KeyPlace::change`] for any other.
 pub(super) fn write(data_dir: &Path, ring: &KeyRing) -> anyhow::Result<()> {
     let path = data_dir.join(FILE_NAME);
     publish(&path, ring).with_context(|| format!("cannot write the key file {}", path.display()))
@@ -187,7 +259,7 @@ mod tests {
     #[test]
     fn unreadable_key_file_is_read_again_even_if_unchanged() {
         let directory = tempfile::tempdir().unwrap();
-        let before = ring(directory.path()).unwrap();
+        let before = KeyPlace::Directory(directory.path().to_owned()).read_or_create().unwrap();
         let path = directory.path().join(FILE_NAME);
         let file = KeyFile { seen: Mutex::new(Stamp::of(&path)), path };
         assert_eq!(file.changed(), None);

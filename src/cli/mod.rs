@@ -2,6 +2,7 @@
 
 mod accounts;
 mod assemble;
+mod background;
 mod backup;
 mod bar;
 mod collector;

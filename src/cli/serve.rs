@@ -18,10 +18,10 @@ use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
 
 use super::assemble::open_server;
-use super::collector::{self, DeletionLock};
+use super::collector::DeletionLock;
 use super::reload::{self, Reloaded};
-use super::store::{StoreIndex, StoreLocation, advice, check_place};
-use super::{descriptors, keys};
+use super::store::{Membership, StoreIndex, StoreLocation, advice, check_place};
+use super::{background, descriptors, keys};
 use crate::config::{AuditMode, AuthMode, Config, DatabaseUrl, RawConfig};
 use crate::http::audit::{Audit, AuditScope};
 use crate::http::server::{ConnectionLimits, Site, listen, serve};
@@ -36,7 +36,7 @@ use crate::runtime::reload::ReloadSignal;
 use crate::runtime::shutdown::StopSignal;
 use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry;
-use crate::service::{Recovered, ScrubBudget, Server, Store, StoreError};
+use crate::service::{Recovered, Server, Store, StoreError};
 
 /// Number of tasks that a thread runs between two polls of the sockets. tokio's default of 61 suits
 /// tasks of microseconds. Here a task that sends a piece takes 300 µs, and a new request should not
@@ -83,11 +83,11 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<()> {
     // Nothing is created before the database has been checked.
     let location = StoreLocation::of(&config);
     runtime.block_on(location.check_before_start())?;
-    let result = runtime.block_on(location.serving(async {
+    let result = runtime.block_on(location.serving(async |membership| {
         // Locked before the cleanup of the start, because the cleanup removes all unfinished
         // uploads. Those of another running server must stay.
         let _lock = lock(&config.data_dir)?;
-        serve_until_stopped(config).await
+        serve_until_stopped(config, membership).await
     }));
     // Does not wait for tasks that still run. Their requests were not acknowledged.
     runtime.shutdown_background();
@@ -129,7 +129,7 @@ pub(super) fn lock(data_dir: &Path) -> anyhow::Result<File> {
 
 /// Opens the store and serves it until a signal arrives. Then waits for open requests and
 /// background tasks, and closes the index.
-async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
+async fn serve_until_stopped(config: Config, membership: Option<Membership>) -> anyhow::Result<()> {
     let begin = Instant::now();
     let mut stop = StopSignal::listen().context("cannot listen to signals")?;
     let reload = ReloadSignal::listen().context("cannot listen to signals")?;
@@ -139,9 +139,11 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     metrics.process.started(SystemClock.now(), descriptors.limit);
     let tls = config.tls.clone().map(|files| anyhow::Ok((Tls::new(reload::identity(&files)?), files))).transpose()?;
     let audit = audit(&config, &metrics)?;
+    let (clock, member) = (Arc::new(SystemClock), membership.as_ref());
     let OpenedStore { server, index, recovered, recorded } =
-        begin_store(&config, descriptors.open_blob_count, &metrics, Arc::new(SystemClock)).await?;
-    let keys = keys::open(&config.data_dir)?;
+        begin_store(&config, descriptors.open_blob_count, &metrics, clock, member).await?;
+    let is_shared = membership.is_some();
+    let keys = keys::open(&StoreLocation::of(&config), &index).await?;
     warn_of_low_space(&server.store).await;
     let listener = listen(config.listen)
         .with_context(|| format!("cannot listen on {}; is another process using it?", config.listen))?;
@@ -160,7 +162,7 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
     let background = TaskGroup::new();
     let background_stop = CancellationToken::new();
     background.spawn(keys::watch(keys.clone(), background_stop.clone()));
-    spawn_background(&server, &config, &background, &background_stop);
+    background::spawn(&server, &config, membership, (&background, &background_stop));
     background.spawn(index.clone().maintain(background_stop.clone()));
     let (site_tls, closing_audit) = (tls.as_ref().map(|(tls, _)| tls.clone()), audit.clone());
     let journal = audit.as_ref().map(|audit| audit.journal.clone());
@@ -174,7 +176,8 @@ async fn serve_until_stopped(config: Config) -> anyhow::Result<()> {
         keys,
         clock: Arc::new(SystemClock),
         address,
-        grants: config.grants,
+        // The bytes of a grant wait in the memory of one server, and the commit may reach another.
+        grants: config.grants && !is_shared,
         hub: config.hub,
         cors_origins: Origins::new(&config.cors_origins),
         audit,
@@ -237,7 +240,9 @@ pub(super) struct OpenedStore {
     recorded: u64,
 }
 
-/// Opens the store, compares its index with the data directory, and cleans up after the last run.
+/// Opens the store, compares its index with the data directory, and cleans up after the last run. A
+/// server that joins others cleans up only what is its own, and then this says nothing about
+/// records.
 ///
 /// After success the index has applied every record, every file has a record, and no draft of an
 /// earlier run is left. After an error or a crash, the next start does the same again.
@@ -246,11 +251,20 @@ pub(super) async fn begin_store(
     open_blob_count: usize,
     metrics: &Arc<Metrics>,
     clock: Arc<dyn Clock>,
+    membership: Option<&Membership>,
 ) -> anyhow::Result<OpenedStore> {
-    let (server, index) = open_server(config, open_blob_count, metrics, clock).await?;
+    let (server, index) = open_server(config, open_blob_count, metrics, clock, membership).await?;
     let location = StoreLocation::of(config);
-    let prepared = prepare_store(config, &location, &server.store).await;
+    let prepared = match membership {
+        Some(membership) if !membership.is_first => {
+            join_store(&location, &server.store).await.map(|recovered| (recovered, 0))
+        }
+        _ => prepare_store(config, &location, &server.store).await,
+    };
     let (recovered, recorded) = prepared.map_err(|error| advice::explain(&location, error))?;
+    if let Some(membership) = membership.filter(|membership| membership.is_first) {
+        membership.session.share().await?;
+    }
     let loaded = server.load_deleted_repos().await.context("cannot read which repositories were deleted");
     loaded.map_err(|error| advice::explain(&location, error))?;
     let loaded = server.load_unneeded_files().await.context("cannot read which files repositories no longer need");
@@ -283,6 +297,12 @@ async fn prepare_store(config: &Config, location: &StoreLocation, store: &Store)
     Ok((recovered, recorded))
 }
 
+/// Checks that index and bucket belong together, for a server that joins others. Removes the drafts
+/// of its own last run, and changes nothing else: what is unfinished may be under way.
+async fn join_store(location: &StoreLocation, store: &Store) -> anyhow::Result<Recovered> {
+    store.join().await.map_err(|gap| advice::of_gap(location, gap))
+}
+
 /// Logs a warning if the disk has so little free space that uploads will be refused.
 async fn warn_of_low_space(store: &Store) {
     if let Err(StoreError::LowSpace { free_len, min_free_len }) = store.check_headroom(0).await {
@@ -303,40 +323,6 @@ fn lock_deletions(data_dir: &Path) -> Option<DeletionLock> {
         tracing::warn!(error = format!("{error:#}"), "cannot finish the deletions of the last run now");
         None
     })
-}
-
-/// Starts the background tasks of the store. They run until `stop`.
-fn spawn_background(server: &Arc<Server>, config: &Config, background: &TaskGroup, stop: &CancellationToken) {
-    let store = &server.store;
-    background.spawn(collector::sweep_grants(Arc::clone(server), stop.clone()));
-    background.spawn(collector::collect(Arc::clone(store), config.collection, config.data_dir.clone(), stop.clone()));
-    background.spawn(collector::refresh(Arc::clone(store), stop.clone()));
-    background.spawn(collector::clear_up(Arc::clone(store), stop.clone()));
-    background.spawn(collector::purge_repos(Arc::clone(server), stop.clone()));
-    background.spawn(collector::sweep_repos(Arc::clone(server), stop.clone()));
-    background.spawn(load_dedup_filter(Arc::clone(server), stop.clone()));
-    let (verifying, until) = (Arc::clone(server).verify_claims(), stop.clone());
-    background.spawn(async move {
-        // The result is always `None`: the task runs until it is cancelled.
-        let _ = until.run_until_cancelled(verifying).await;
-    });
-    if config.scrub_rate > 0 {
-        background.spawn(scrub(Arc::clone(store), config.scrub_rate, config.scrub_interval, stop.clone()));
-    }
-}
-
-/// Loads the filter of the chunks that deduplication knows. Until then, each dedup query reads the
-/// index.
-async fn load_dedup_filter(server: Arc<Server>, stop: CancellationToken) {
-    if let Some(Err(error)) = stop.run_until_cancelled(server.load_dedup_filter()).await {
-        tracing::warn!(error = %telemetry::chain(&error), "could not read which chunks deduplication knows");
-    }
-}
-
-/// Verifies stored blobs until `stop`.
-async fn scrub(store: Arc<Store>, bytes_per_sec: u64, interval: Duration, stop: CancellationToken) {
-    // The result is always `None`: the scrub runs until it is cancelled.
-    let _ = stop.run_until_cancelled(store.scrub(ScrubBudget { bytes_per_sec, interval })).await;
 }
 
 /// The settings from which the server makes URLs for clients.

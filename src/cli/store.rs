@@ -5,9 +5,9 @@ pub(super) mod advice;
 mod blobs;
 mod index;
 mod location;
+mod membership;
 mod opening;
 pub(super) mod postgres;
-mod server_lock;
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -21,6 +21,9 @@ use indicatif::ProgressBar;
 pub(super) use self::blobs::StoreBlobs;
 pub(super) use self::index::StoreIndex;
 pub(super) use self::location::StoreLocation;
+pub(super) use self::membership::Membership;
+#[cfg(feature = "s3")]
+pub(super) use self::postgres::{describe as describe_database, open_without_session as open_database};
 use super::output::Output;
 use crate::config::{Config, DatabaseUrl, RawConfig, S3Config};
 use crate::runtime::clock::{Clock, SystemClock};
@@ -39,7 +42,7 @@ const HARMLESS_NAMES: [&str; 8] =
     ["lock", "gc.lock", "keys", "keys.lock", "tmp", location::MARKER, "lost+found", ".snapshot"];
 
 /// The data directory, the database and the bucket, determined as by `zorb serve`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct StoreArgs {
     /// Data directory [default: ./zorb-data]
     #[arg(long, value_name = "DIR")]
@@ -137,7 +140,7 @@ pub(super) fn settings_over(
     clock: Arc<dyn Clock>,
     disk_worker_count: usize,
 ) -> anyhow::Result<Settings> {
-    let StoreBlobs { blobs, records, .. } = location.existing_blobs(disk_worker_count)?;
+    let StoreBlobs { blobs, records, .. } = location.existing_blobs(index, disk_worker_count)?;
     Ok(Settings::over(blobs, records, index.shared(), clock, Arc::new(Metrics::new())))
 }
 

@@ -38,7 +38,7 @@ const XORB_COUNT: u64 = 12;
 fn begin(data_dir: &Path, clock: &Arc<dyn Clock>) -> anyhow::Result<OpenedStore> {
     let raw = RawConfig { data_dir: Some(data_dir.to_str().unwrap().to_owned()), ..RawConfig::default() };
     let config = Config::new(raw)?;
-    remote::run(begin_store(&config, 16, &Arc::new(Metrics::new()), Arc::clone(clock)))
+    remote::run(begin_store(&config, 16, &Arc::new(Metrics::new()), Arc::clone(clock), None))
 }
 
 /// Opens a store as a starting server does, does `work`, and closes the store.

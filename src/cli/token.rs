@@ -8,9 +8,10 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
-use super::keys::KeyArgs;
+use super::Usage;
+use super::keys::KeyPlace;
 use super::output::{Output, OutputArgs, write_stdout};
-use super::{Usage, keys};
+use super::store::StoreArgs;
 use crate::http::audit::AuditLine;
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::journal::append_one;
@@ -67,7 +68,7 @@ impl AuditArgs {
 #[derive(Debug, Args)]
 pub(super) struct IssueArgs {
     #[command(flatten)]
-    keys: KeyArgs,
+    store: StoreArgs,
     /// Permissions; each includes the previous ones
     #[arg(long)]
     scope: ScopeArg,
@@ -95,7 +96,7 @@ pub(super) struct IssueArgs {
 #[derive(Debug, Args)]
 pub(super) struct InspectArgs {
     #[command(flatten)]
-    keys: KeyArgs,
+    store: StoreArgs,
     /// The token; - reads it from stdin, which keeps it out of process lists
     token: String,
     #[command(flatten)]
@@ -106,7 +107,7 @@ pub(super) struct InspectArgs {
 #[derive(Debug, Args)]
 pub(super) struct RevokeArgs {
     #[command(flatten)]
-    keys: KeyArgs,
+    store: StoreArgs,
     /// Token id, as printed by `inspect` and in the logs, or the token; - reads one from stdin.
     /// Revoking a refresh token revokes all tokens issued for it
     #[arg(required = true, value_name = "ID")]
@@ -121,7 +122,7 @@ pub(super) struct RevokeArgs {
 #[derive(Debug, Args)]
 pub(super) struct RotateArgs {
     #[command(flatten)]
-    keys: KeyArgs,
+    store: StoreArgs,
     /// Number of older keys that stay valid; tokens and URLs signed by other keys become invalid
     #[arg(long, value_name = "N", default_value_t = 1)]
     keep: usize,
@@ -151,7 +152,7 @@ pub(super) fn run(command: TokenCommand) -> anyhow::Result<()> {
 }
 
 fn issue(args: IssueArgs) -> anyhow::Result<()> {
-    args.keys.require_store()?;
+    let place = KeyPlace::of_store(args.store)?;
     let scope = match args.scope {
         ScopeArg::Read => Scope::Read,
         ScopeArg::Write => Scope::Write,
@@ -163,7 +164,7 @@ fn issue(args: IssueArgs) -> anyhow::Result<()> {
     if args.refresh && args.token_ttl < MIN_TOKEN_TTL {
         return Err(Usage("--token-ttl must be at least 60s: clients request a new token 30 s before expiry").into());
     }
-    let ring = keys::ring(&args.keys.data_dir)?;
+    let ring = place.read_or_create()?;
     let now = SystemClock.now().as_secs();
     let ttl = args.ttl.unwrap_or(if args.refresh { DEFAULT_REFRESH_TTL } else { DEFAULT_TTL });
     let expires_unix_secs = now.saturating_add(ttl.as_secs());
@@ -249,11 +250,11 @@ fn read_argument(text: String) -> anyhow::Result<String> {
 
 fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     let text = read_argument(args.token)?;
-    let dir = args.keys.data_dir.display().to_string();
-    let ring = keys::read(&args.keys.data_dir)?.with_context(|| format!("no keys in {dir}"))?;
+    let place = KeyPlace::of(&args.store.location()?);
+    let ring = place.read_existing()?;
     let now = SystemClock.now().as_secs();
     let Some((key_id, token)) = AnyToken::of(&ring, &text) else {
-        bail!("not a token of the server in {dir}, or its key was removed")
+        bail!("not a token of the server in {place}, or its key was removed")
     };
     let refused = match token {
         AnyToken::Access(_) => check_token(&ring, &text, now).err(),
@@ -309,9 +310,8 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
 }
 
 fn revoke(args: RevokeArgs) -> anyhow::Result<()> {
-    let dir = args.keys.data_dir.display().to_string();
-    // `keys::read`, because `keys::ring` would create keys in a directory without a store.
-    let ring = keys::read(&args.keys.data_dir)?.with_context(|| format!("no keys in {dir}"))?;
+    let place = KeyPlace::of(&args.store.location()?);
+    let ring = place.read_existing()?;
     let mut ids = Vec::new();
     for text in args.tokens {
         let text = read_argument(text)?;
@@ -327,8 +327,8 @@ fn revoke(args: RevokeArgs) -> anyhow::Result<()> {
         args.audit.append(AuditLine { action: "zorb token revoke", token, ..AuditLine::default() })?;
     }
     let now = SystemClock.now().as_secs();
-    keys::change(&args.keys.data_dir, |ring| {
-        let ring = ring.with_context(|| format!("no keys in {dir}"))?;
+    place.change(|ring| {
+        let ring = ring.with_context(|| format!("no keys in {place}"))?;
         // Also removes the revocations of expired tokens, which are invalid anyway.
         Ok(ids.iter().fold(ring.forgetting(now), |ring, id| ring.revoking(*id)))
     })?;
@@ -342,8 +342,9 @@ fn revoke(args: RevokeArgs) -> anyhow::Result<()> {
 
 fn rotate(args: RotateArgs) -> anyhow::Result<()> {
     args.audit.append(AuditLine { action: "zorb token rotate-key", ..AuditLine::default() })?;
-    let ring = keys::change(&args.keys.data_dir, |ring| match ring {
-        None => bail!("no keys in {} to rotate", args.keys.data_dir.display()),
+    let place = KeyPlace::of(&args.store.location()?);
+    let ring = place.change(|ring| match ring {
+        None => bail!("no keys in {place} to rotate"),
         Some(ring) => {
             let rotated = ring.rotated(rand::random()).context("no key ids left")?;
             Ok(rotated.retaining(args.keep))

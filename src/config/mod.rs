@@ -25,7 +25,7 @@ pub use self::database::DatabaseUrl;
 pub use self::error::ConfigError;
 pub use self::quota::{QuotaConfig, QuotaLimits};
 pub use self::raw::{RawConfig, RawQuota};
-pub use self::s3::S3Config;
+pub use self::s3::{MasterSecret, S3Config};
 pub use self::units::{Rate, Secret, Size, Span};
 use crate::runtime::journal::Target;
 use crate::runtime::telemetry::{LogFilter, LogFormat};

@@ -107,6 +107,10 @@ keys! {
     s3_secret_key: Secret, "a secret key";
     /// File with the secret part of the key.
     s3_secret_key_file: String, "a file";
+    /// The key that seals the signing keys and accounts in the database.
+    master_key: Secret, "64 hexadecimal digits";
+    /// File with that key.
+    master_key_file: String, "a file";
     /// Base URL of the server, as clients use it.
     public_url: String, "a URL";
     /// Proxies whose forwarded headers are trusted.

@@ -1,5 +1,6 @@
 //! Settings of the bucket for blobs and records.
 
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -29,6 +30,26 @@ pub struct S3Config {
     pub access_key: String,
     /// The secret part of the key.
     pub secret_key: Secret,
+    /// The key that seals the signing keys and accounts in the database.
+    pub master_key: MasterSecret,
+}
+
+/// The bytes of the setting `master_key`. `Debug` does not print them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct MasterSecret([u8; 32]);
+
+impl MasterSecret {
+    /// The bytes. Not for logs and errors.
+    #[must_use]
+    pub const fn expose(&self) -> [u8; 32] {
+        self.0
+    }
+}
+
+impl fmt::Debug for MasterSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MasterSecret(…)")
+    }
 }
 
 impl S3Config {
@@ -55,21 +76,51 @@ impl S3Config {
             bucket: bucket_of(bucket.ok_or_else(|| missing("s3_bucket"))?)?,
             prefix: prefix_of(prefix.unwrap_or_default())?,
             access_key: access_key.ok_or_else(|| missing("s3_access_key"))?,
-            secret_key: match (secret_key, secret_file) {
-                (Some(secret), None) => secret,
-                (None, Some(path)) => read_secret(Path::new(&path))?,
-                (None, None) => return Err(missing("s3_secret_key or s3_secret_key_file")),
-                (Some(_), Some(path)) => {
-                    let reason = "s3_secret_key is set, too: unset one of the two".to_owned();
-                    return Err(ConfigError::Value { key: "s3_secret_key_file", value: path, reason });
-                }
-            },
+            secret_key: one_of(secret_key, ("s3_secret_key_file", secret_file))?
+                .ok_or_else(|| missing("s3_secret_key or s3_secret_key_file"))?,
+            master_key: master_key_of(raw)?.ok_or_else(|| missing("master_key or master_key_file"))?,
         };
         if raw.database_url.as_ref().is_none_or(|url| url.expose().is_empty()) {
             return Err(ConfigError::Missing { key: "database_url", by: "the settings s3_…" });
         }
         Ok(Some(config))
     }
+}
+
+/// A secret that is set itself, or by the file that has it.
+fn one_of(
+    secret: Option<Secret>,
+    (file_key, file): (&'static str, Option<String>),
+) -> Result<Option<Secret>, ConfigError> {
+    match (secret, file) {
+        (Some(_), Some(value)) => {
+            let reason = format!("{} is set, too: unset one of the two", file_key.trim_end_matches("_file"));
+            Err(ConfigError::Value { key: file_key, value, reason })
+        }
+        (secret @ Some(_), None) => Ok(secret),
+        (None, Some(path)) => read_secret(file_key, Path::new(&path)).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+/// The setting `master_key`, or that of the file.
+fn master_key_of(raw: &RawConfig) -> Result<Option<MasterSecret>, ConfigError> {
+    let secret = raw.master_key.clone().filter(|secret| !secret.expose().is_empty());
+    let file = raw.master_key_file.clone().filter(|text| !text.is_empty());
+    let Some(text) = one_of(secret, ("master_key_file", file))? else { return Ok(None) };
+    let digits: Option<Vec<u8>> =
+        text.expose().chars().map(|digit| digit.to_digit(16).and_then(|value| u8::try_from(value).ok())).collect();
+    let pairs = digits.as_deref().and_then(|digits| match digits.as_chunks::<2>() {
+        (pairs, []) => <[[u8; 2]; 32]>::try_from(pairs).ok(),
+        _ => None,
+    });
+    // The value is not shown.
+    let invalid = || ConfigError::Value {
+        key: "master_key",
+        value: "…".to_owned(),
+        reason: "expected 64 hexadecimal digits, as openssl rand -hex 32 prints".to_owned(),
+    };
+    pairs.map(|pairs| Some(MasterSecret(pairs.map(|[high, low]| high << 4 | low)))).ok_or_else(invalid)
 }
 
 fn endpoint_of(text: String) -> Result<String, ConfigError> {
@@ -109,18 +160,17 @@ fn prefix_of(text: String) -> Result<String, ConfigError> {
     Err(ConfigError::Value { key: "s3_prefix", value: text, reason })
 }
 
-/// Reads the file with the secret key. White space around the key is ignored.
-fn read_secret(path: &Path) -> Result<Secret, ConfigError> {
+/// Reads the file with a secret. White space around it is ignored.
+fn read_secret(key: &'static str, path: &Path) -> Result<Secret, ConfigError> {
     let read = File::open(path).and_then(|file| {
         let mut text = String::new();
         file.take(MAX_SECRET_LEN).read_to_string(&mut text).map(|_| text)
     });
-    let text =
-        read.map_err(|source| ConfigError::ReadSecret { key: "s3_secret_key_file", path: path.to_owned(), source })?;
+    let text = read.map_err(|source| ConfigError::ReadSecret { key, path: path.to_owned(), source })?;
     let secret = text.trim();
     if secret.is_empty() {
         let (value, reason) = (path.display().to_string(), "the file is empty".to_owned());
-        return Err(ConfigError::Value { key: "s3_secret_key_file", value, reason });
+        return Err(ConfigError::Value { key, value, reason });
     }
     Ok(Secret::new(secret))
 }

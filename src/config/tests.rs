@@ -108,12 +108,21 @@ fn audit_log_is_off_or_in_a_file_or_on_stdout() {
 
 #[test]
 fn settings_of_a_bucket_are_complete_and_its_secret_is_hidden() {
-    let others = "s3_endpoint = 'http://s3'\ns3_bucket = 'b'\ns3_access_key = 'k'\ndatabase_url = 'postgres://db/z'";
+    let (digits, secret) = ("5a".repeat(32), "s3_secret_key = 'hunter2'");
+    let bucket = "s3_endpoint = 'http://s3'\ns3_bucket = 'b'\ns3_access_key = 'k'\ndatabase_url = 'postgres://db/z'";
+    let others = format!("{bucket}\nmaster_key = '{digits}'");
     let config = Config::new(raw(&format!("{others}\ns3_secret_key = 'hunter2'\ns3_prefix = '/a/b/'"))).unwrap();
     let s3 = config.s3.as_ref().unwrap();
     assert_eq!((s3.region.as_str(), s3.prefix.as_str(), s3.secret_key.expose()), ("us-east-1", "a/b", "hunter2"));
-    assert!(!format!("{config:?}").contains("hunter2"));
+    assert_eq!(s3.master_key.expose(), [0x5a; 32]);
+    let shown = format!("{config:?}");
+    assert!(!shown.contains("hunter2") && !shown.contains(&digits) && !shown.contains("90, 90"), "{shown}");
     assert!(Config::new(raw("s3_bucket = ''\ns3_secret_key = ''")).unwrap().s3.is_none());
+    for key in ["", "5a", &digits[1..], &format!("{digits}5a"), &digits.replace('a', "g"), &digits.replace('a', "é")] {
+        let refused = Config::new(raw(&format!("{bucket}\n{secret}\nmaster_key = '{key}'"))).unwrap_err();
+        let text = format!("{refused} {refused:?}");
+        assert!(text.contains("master_key") && (key.is_empty() || !text.contains(key)), "{text}");
+    }
     for (line, named) in [
         ("s3_secret_key = ''", "s3_secret_key or s3_secret_key_file"),
         ("s3_secret_key = 'hunter2'\ns3_prefix = 'a/../b'", "s3_prefix"),

@@ -28,6 +28,8 @@ pub enum IndexErrorKind {
     NoSpace,
     /// The machine or its disk fails, possibly for a while only.
     Outage(Outage),
+    /// Another server is registering one of the files in steps; a retry succeeds when it is done.
+    InProgress,
     /// The row was not in the expected state, usually because another operation changed it first.
     Lost,
     /// A column of a row does not parse, or contradicts another one.

@@ -54,6 +54,7 @@ pub(super) const POSTGRES: Migrations = &[
     (4, "hub_deletion", include_str!("../../migrations/postgres/0004_hub_deletion.sql")),
     (5, "hub_sweep", include_str!("../../migrations/postgres/0005_hub_sweep.sql")),
     (6, "hub_former_names", include_str!("../../migrations/postgres/0006_hub_former_names.sql")),
+    (7, "servers", include_str!("../../migrations/postgres/0007_servers.sql")),
 ];
 
 /// Brings the database to the schema version of this program.

@@ -57,6 +57,7 @@ mod register;
 mod repair;
 mod rows;
 pub mod sqlite;
+mod store_locks;
 mod terms;
 mod usage;
 mod xorbs;
@@ -81,6 +82,7 @@ pub use self::objects::{DeadObject, ObjectIndex, ObjectSums};
 pub use self::records::{RecordIndex, StoreMark};
 pub use self::register::{Cursor, NewFile, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
 pub use self::repair::{FaultPage, FileFault, FutureTimes, RepairIndex, TotalsError};
+pub use self::store_locks::{StoreLock, StoreLockIndex, StoreLockKeys};
 pub use self::usage::{Allowance, Excess, Limits, Quantity, RepoUsage, Usage, UsageIndex, record_len};
 pub use self::xorbs::{
     ChunkColumns, NewXorb, Staging, Ticket, Totals, XorbContents, XorbIndex, XorbPart, XorbRow, XorbState,
@@ -105,6 +107,7 @@ pub trait Index:
     + RecordIndex
     + RegisterIndex
     + RepairIndex
+    + StoreLockIndex
     + UsageIndex
     + XorbIndex
     + Debug

@@ -46,6 +46,11 @@ pub trait ObjectIndex {
     /// The incarnation in the row of a xorb, in any state; `None` without a row.
     fn incarnation_of(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<Incarnation>, IndexError>>;
 
+    /// The same for the one process that deletes blobs, when it is about to delete this one. Fails
+    /// if another process may do that by now: it may have completed the deletion, and then the row
+    /// is that of a later upload.
+    fn incarnation_to_delete(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<Incarnation>, IndexError>>;
+
     /// Inserts a pending object: the name of a blob of `len` bytes that is about to be published.
     fn begin_object(
         &self,

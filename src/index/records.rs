@@ -55,4 +55,17 @@ pub trait RecordIndex {
 
     /// Adds records that could not be applied to [`StoreMark::left`].
     fn add_unapplied_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Several servers: the record is no longer open, because it was removed, or because it says
+    /// what the index had before. A transaction with the parameter `record` closes that record.
+    fn close_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Several servers: whether the record of a change is open, after its transaction has failed.
+    /// If it is, the change was not made and never will be; otherwise it was made. `None` with one
+    /// server.
+    fn is_record_open(&self, seq: u64) -> BoxFuture<'_, Result<Option<bool>, IndexError>>;
+
+    /// Several servers: the open records whose server has ended. Their changes were not made and
+    /// never will be.
+    fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>>;
 }

@@ -294,6 +294,10 @@ pub trait RegisterIndex {
     /// abandons all unpublished ones, so it is only for a server start, when no registration is in
     /// progress. Returns the number of abandoned registrations.
     fn abandon_registrations(&self, id: Option<i64>) -> BoxFuture<'_, Result<u64, IndexError>>;
+
+    /// Several servers: abandons the unpublished registrations of servers that have ended. Returns
+    /// their number.
+    fn abandon_registrations_of_ended(&self) -> BoxFuture<'_, Result<u64, IndexError>>;
 }
 
 #[cfg(test)]

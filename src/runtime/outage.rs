@@ -20,6 +20,8 @@ pub enum Outage {
     OutOfMemory,
     /// The S3 store of the blobs does not respond, or refuses requests.
     ObjectStore,
+    /// The database of the index does not respond.
+    Database,
 }
 
 impl Outage {
@@ -54,6 +56,7 @@ impl Outage {
                 "the S3 store does not respond, or refuses requests: check that it runs, that its bucket exists, and \
                  that its key is valid"
             }
+            Self::Database => "the database does not respond: check that it runs, and the network",
         }
     }
 }

@@ -317,7 +317,9 @@ impl StoreError {
             Self::Index(error) => match error.kind {
                 IndexErrorKind::NoSpace => StoreErrorKind::NoSpace,
                 IndexErrorKind::Outage(outage) => StoreErrorKind::Outage(outage),
-                IndexErrorKind::Unavailable | IndexErrorKind::Lost => StoreErrorKind::Unavailable,
+                IndexErrorKind::Unavailable | IndexErrorKind::InProgress | IndexErrorKind::Lost => {
+                    StoreErrorKind::Unavailable
+                }
                 IndexErrorKind::Inconsistent
                 | IndexErrorKind::Damaged
                 | IndexErrorKind::Newer

@@ -3,11 +3,26 @@
 //! After `Ok` of [`Store::recover`] every row is live or condemned, and there are no drafts and no
 //! abandoned registrations. After a crash the next start continues. The rows show which work is
 //! unfinished, so no blob is opened. Blobs without a row are not found here, but by `zorb fsck`.
+//!
+//! A server that joins others ([`Store::join`]) removes only its own drafts. What a server has left
+//! that died while others went on is removed later: rows of xorbs by garbage collection after a
+//! day, registrations and records by [`Store::settle_ended`].
 
-use super::Store;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::error::StoreError;
+use super::{Gap, Store};
 use crate::blob::BlobKey;
+use crate::blob::records::Seq;
 use crate::index::XorbState;
+
+/// A request that stores a record may arrive after its server has ended. So the record is removed
+/// again after each of these pauses, for a day.
+const REMOVAL_PAUSE: Duration = Duration::from_secs(600);
+const REMOVAL_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Numbers of removed items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,7 +33,74 @@ pub struct Recovered {
     pub rows: usize,
 }
 
+/// Records of ended servers: when this process first saw each, and when it last removed it.
+#[derive(Debug, Default)]
+pub struct AbandonedRecords(HashMap<u64, (Instant, Instant)>);
+
 impl Store {
+    /// Checks that index and blobs are of one store, and removes the drafts of this server. For a
+    /// server that joins others, before its first request.
+    ///
+    /// # Errors
+    ///
+    /// See [`Gap`]; or the store failed.
+    pub async fn join(&self) -> Result<Recovered, Gap> {
+        let mark = self.index.store_mark().await.map_err(StoreError::from)?;
+        match (self.records.store_id().await.map_err(StoreError::from)?, mark.id) {
+            (Some(directory), Some(index)) if directory == index => {}
+            (Some(directory), Some(index)) => return Err(Gap::OtherStore { directory, index }),
+            (Some(_), None) => return Err(Gap::EmptyIndex),
+            (None, _) => return Err(Gap::Unidentified),
+        }
+        // The server that has the store alone at its start reserves them only in its memory.
+        let newest = self.records.last().await.map_err(StoreError::from)?;
+        for seq in [newest, mark.last_record.map(Seq::new)].into_iter().flatten() {
+            self.records.reserve_through(seq);
+        }
+        let drafts = self.blobs.remove_stray_drafts().await.map_err(StoreError::from)?;
+        Ok(Recovered { drafts, rows: 0 })
+    }
+
+    /// Removes what servers that have ended have left unfinished: their registrations, and the
+    /// records of changes that they did not make. To be called from time to time by one of several
+    /// servers.
+    ///
+    /// Without this, a record of a removal that was not made could be followed by a registration of
+    /// the same file that changes nothing, and has no record. A rebuilt index would lack the file.
+    ///
+    /// # Errors
+    ///
+    /// The store failed; the next call continues.
+    pub async fn settle_ended(&self, seen: &mut AbandonedRecords) -> Result<(), StoreError> {
+        self.index.abandon_registrations_of_ended().await?;
+        let (abandoned, now) = (self.index.abandoned_records().await?, Instant::now());
+        seen.0.retain(|seq, _| abandoned.contains(seq));
+        for seq in abandoned {
+            let (since, last) = *seen.0.entry(seq).or_insert((now, now));
+            if last != now && now.duration_since(last) < REMOVAL_PAUSE {
+                continue;
+            }
+            seen.0.insert(seq, (since, now));
+            let is_over = now.duration_since(since) >= REMOVAL_TIME;
+            if !self.remove_abandoned(Seq::new(seq)).await? || is_over {
+                self.index.close_record(seq).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the record of a change that was not made. Returns false for a part of a change with
+    /// several records: it has no effect without the last one, which may be applied.
+    pub(super) async fn remove_abandoned(&self, seq: Seq) -> Result<bool, StoreError> {
+        if self.is_partial_record(seq).await? {
+            return Ok(false);
+        }
+        if self.records.remove(seq).await? {
+            tracing::info!(record = %seq, "removed the record of a change that a server did not make");
+        }
+        Ok(true)
+    }
+
     /// Removes drafts and unfinished rows. To be called before the first request, because it
     /// removes every draft. No other process may collect garbage of this store meanwhile, because
     /// this also deletes blobs.
@@ -34,7 +116,7 @@ impl Store {
             if state == XorbState::Staged {
                 self.index.abandon_xorb(hash, self.clock.now()).await?;
             }
-            if let Some(incarnation) = self.index.incarnation_of(hash).await? {
+            if let Some(incarnation) = self.index.incarnation_to_delete(hash).await? {
                 self.blobs.delete(BlobKey::new(hash, incarnation)).await?;
             }
             self.index.forget_xorb(hash).await?;

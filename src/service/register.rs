@@ -32,7 +32,7 @@ use super::scope::domain;
 use super::{Server, Store};
 use crate::format::shard::{CasInfo, FileInfo, Sha256, Shard, parse, write_upload};
 use crate::format::{ChunkHash, XorbHash};
-use crate::index::{Claim, ClaimState, Registered, Registration, XorbContents};
+use crate::index::{Claim, ClaimState, IndexErrorKind, Registered, Registration, XorbContents};
 use crate::runtime::fair::Tenant;
 
 /// Xorbs of a shard that are proven at once. Their layouts are in memory, at 41 bytes per chunk.
@@ -62,7 +62,7 @@ impl Server {
     ///
     /// See [`RegisterError`].
     pub async fn register(self: &Arc<Self>, claims: &Claims, shard: Bytes) -> Result<RegisteredShard, RegisterError> {
-        self.deleting.check(&claims.repo)?;
+        self.check_not_deleting(&claims.repo).await?;
         let tenant = claims.tenant();
         let must_possess = claims.repo != RepoScope::All;
         let parsed = self.store.pool.run_for(tenant, move || parse(&shard)).await?;
@@ -225,7 +225,14 @@ impl Server {
                 false => Ok(()),
             };
             match &registered {
-                Ok(Registered::New | Registered::Added) | Err(_) => appended.retain(),
+                // It was abandoned before its publication, or waited in vain, so it was not made.
+                Err(StoreError::Index(error))
+                    if matches!(error.kind, IndexErrorKind::Lost | IndexErrorKind::InProgress) =>
+                {
+                    appended.roll_back().await;
+                }
+                Err(_) => appended.retain_unknown().await,
+                Ok(Registered::New | Registered::Added) => appended.retain(),
                 Ok(
                     Registered::Known
                     | Registered::MissingXorb(_)

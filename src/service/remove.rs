@@ -12,11 +12,11 @@ use thiserror::Error;
 
 use super::access::{Claims, RepoScope, Scope};
 use super::error::StoreError;
-use super::file_locks::FileLock;
 use super::permits::PATIENCE;
+use super::store_locks::{FileChange, LockedFiles};
 use super::{Server, Store};
 use crate::format::FileHash;
-use crate::index::RemovedClaims;
+use crate::index::{Reader, RemovedClaims};
 use crate::runtime::telemetry::chain;
 
 /// Maximum number of clean-up steps before the response. Most files need no more.
@@ -84,14 +84,14 @@ impl Store {
     /// made. A later registration of the file would change nothing and have no record, so a rebuilt
     /// index would lack the file.
     pub(super) async fn drop_claim(&self, file: FileHash, repo: &str) -> Result<(), StoreError> {
-        let lock = self.file_locks.lock_within(PATIENCE, [file]).await?;
+        let lock = self.lock_files([file], FileChange::Other, PATIENCE).await?;
         self.drop_locked_claim(lock, file, repo).await.map(drop)
     }
 
     /// The same with the lock of the file. Returns whether there was a claim.
     pub(super) async fn drop_locked_claim(
         &self,
-        lock: FileLock,
+        lock: LockedFiles,
         file: FileHash,
         repo: &str,
     ) -> Result<bool, StoreError> {
@@ -106,13 +106,21 @@ impl Store {
     /// Removes the claim of this repository, or all claims. Then deletes rows of removed files, but
     /// only a few steps of them.
     async fn remove_claims(&self, file: FileHash, repo: Option<String>) -> Result<RemovedClaims, StoreError> {
+        // With several servers the lock excludes registrations of other files, so a client must not
+        // get it for a file that it does not have.
+        if self.index.is_shared() {
+            let reader = repo.clone().map_or(Reader::All, Reader::Repo);
+            if self.index.find_file(file, reader, None).await?.is_none() {
+                return Ok(RemovedClaims::default());
+            }
+        }
         let appended = self.append_removal(file, repo.clone()).await?;
         let removed = self.index.remove_claims_of(file, repo, self.clock.now(), Some(appended.number())).await;
         match &removed {
             Ok(removed) if removed.repos.is_empty() && !removed.is_file_removed => appended.roll_back().await,
-            // Also after an error the record stays, because the transaction may have been
-            // committed.
-            Ok(_) | Err(_) => appended.retain(),
+            Ok(_) => appended.retain(),
+            // The transaction may have been committed.
+            Err(_) => appended.retain_unknown().await,
         }
         let removed = removed?;
         for _ in 0..STEP_COUNT {

@@ -138,6 +138,18 @@ impl Store {
         Scrub::new(self, budget, FAILURE_PAUSE).run().await;
     }
 
+    /// Checks only xorbs whose read has failed, until the future is dropped. For a server that does
+    /// not scrub, because another one does.
+    pub async fn check_suspects(self: Arc<Self>) {
+        let (suspects, budget) =
+            (Arc::clone(&self.suspects), ScrubBudget { bytes_per_sec: u64::MAX, interval: Duration::MAX });
+        let mut scrub = Scrub::new(self, budget, FAILURE_PAUSE);
+        loop {
+            scrub.check_suspects().await;
+            suspects.notify.notified().await;
+        }
+    }
+
     /// The number of damaged xorbs, and the time of the oldest verification.
     ///
     /// # Errors

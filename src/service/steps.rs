@@ -7,15 +7,48 @@
 //! or start discards them.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use super::error::StoreError;
 use super::{Server, Store};
-use crate::index::{Cursor, IndexError, OpenRegistration, Registered, Registration};
+use crate::index::{Cursor, IndexError, IndexErrorKind, OpenRegistration, Registered, Registration};
 use crate::runtime::fair::{FairGate, Tenant};
 use crate::runtime::telemetry::chain;
 
 /// Dedup chunks that are written in one transaction.
 const DEDUP_STEP_COUNT: usize = if cfg!(test) { 2 } else { 512 };
+
+/// How often, and after which pause each, a registration looks whether another server is done with
+/// its files: for 30 seconds, as it waits for the locks of files in its own process.
+const RIVAL_TRY_COUNT: u32 = 300;
+const RIVAL_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often, and after which pause each, a registration is abandoned again after a failure of the
+/// database: for a minute.
+const ABANDON_TRY_COUNT: u32 = 60;
+const ABANDON_PAUSE: Duration = Duration::from_secs(1);
+
+/// The attempts of a registration that waits for another server.
+#[derive(Debug, Default)]
+struct Rival {
+    try_count: u32,
+}
+
+impl Rival {
+    /// Waits a little if a write failed because another server registers one of the files. Returns
+    /// whether to try again.
+    async fn was_waited_for<T: Sync>(&mut self, written: &Result<T, IndexError>) -> bool {
+        let is_rival = written.as_ref().is_err_and(|error| error.kind == IndexErrorKind::InProgress);
+        if !is_rival || self.try_count == RIVAL_TRY_COUNT {
+            return false;
+        }
+        self.try_count += 1;
+        sleep(RIVAL_PAUSE).await;
+        true
+    }
+}
 
 impl Server {
     /// Writes a registration, whose files the caller has locked, and adds its dedup chunks to the
@@ -59,10 +92,15 @@ impl Store {
         registration: &Arc<Registration>,
         record: Option<u64>,
     ) -> Result<Registered, StoreError> {
-        if registration.is_short()
-            && let Some(registered) = self.index.register_of(registration, record).await?
-        {
-            return Ok(registered);
+        if registration.is_short() {
+            let mut rival = Rival::default();
+            let mut registered = self.index.register_of(registration, record).await;
+            while rival.was_waited_for(&registered).await {
+                registered = self.index.register_of(registration, record).await;
+            }
+            if let Some(registered) = registered? {
+                return Ok(registered);
+            }
         }
         self.write_long(steps, tenant, registration, record).await
     }
@@ -85,14 +123,26 @@ impl Store {
         if !matches!(registered, Ok(Registered::New | Registered::Added)) {
             // If the publication was committed although it returned an error, the registration
             // stays published.
-            if let Err(error) = self.index.abandon_registrations(Some(begun.id)).await {
-                tracing::warn!(error = %chain(&error), "could not abandon a registration; the next start will");
-            }
+            self.abandon(begun).await;
         }
         if let Err(error) = self.clear_registrations(steps, tenant).await {
             tracing::warn!(error = %chain(&error), "could not clear up after a registration; the next sweep will");
         }
         Ok(registered?)
+    }
+
+    /// Abandons a registration that was refused or has failed.
+    async fn abandon(&self, begun: OpenRegistration) {
+        let mut try_count = 0;
+        while let Err(error) = self.index.abandon_registrations(Some(begun.id)).await {
+            tracing::warn!(error = %chain(&error), "could not abandon a registration; the next start will");
+            // Registrations of the same files wait for it on other servers while this one lives.
+            if !self.index.is_shared() || try_count == ABANDON_TRY_COUNT {
+                return;
+            }
+            try_count += 1;
+            sleep(ABANDON_PAUSE).await;
+        }
     }
 
     /// Writes all steps, and publishes the registration if it adds anything.
@@ -104,10 +154,17 @@ impl Store {
         start: Cursor,
         record: Option<u64>,
     ) -> Result<Registered, IndexError> {
-        let (mut outcome, mut next) = (Registered::Known, Some(start));
+        let (mut outcome, mut next, mut rival) = (Registered::Known, Some(start), Rival::default());
         while let Some(from) = next {
-            let _permit = steps.wait(tenant, 1).await;
-            let entered = self.index.write_step(begun, registration, from).await?;
+            let entered = {
+                let _permit = steps.wait(tenant, 1).await;
+                self.index.write_step(begun, registration, from.clone()).await
+            };
+            if rival.was_waited_for(&entered).await {
+                next = Some(from);
+                continue;
+            }
+            let entered = entered?;
             next = entered.next;
             // The outcome of all steps is the strongest one: `New`, then `Added`, then `Known`.
             outcome = match (outcome, entered.outcome) {

@@ -57,6 +57,8 @@ mod quota;
 mod rebuild;
 mod replace;
 #[cfg(all(feature = "postgres-tests", feature = "s3"))]
+mod replicas;
+#[cfg(all(feature = "postgres-tests", feature = "s3"))]
 mod s3;
 mod scrub;
 mod security;

@@ -61,6 +61,9 @@ async fn start_is_refused_for_each_setting_that_is_wrong() {
         ("s3_access_key", "other", &["InvalidAccessKeyId", "bucket stores at http://127.0.0.1"]),
         ("s3_endpoint", "http://127.0.0.1:1", &["bucket stores at http://127.0.0.1:1", "check that it runs"]),
         ("s3_prefix", "../other", &["s3_prefix"]),
+        ("master_key", "", &["master_key or master_key_file is not set"]),
+        ("master_key", "5a5a", &["master_key", "expected 64 hexadecimal digits"]),
+        ("master_key_file", "/nowhere", &["master_key is set, too"]),
     ] {
         let wrong = backend.with(key, value);
         let existed = data.exists();
@@ -117,13 +120,11 @@ async fn bucket_of_another_store_and_directory_with_blobs_are_refused() {
 }
 
 #[tokio::test]
-async fn one_server_at_a_time_uses_a_bucket() {
+async fn what_changes_a_bucket_needs_it_alone() {
     let (backend, directory) = (Backend::fake().await, Directory::new());
     let (here, there) = (directory.path("here"), directory.path("there"));
     let server = start(&backend, &here);
     let kept = add(&server.client(), &Xorb::mixed(&mut rng(), 5)).await;
-    // A server on another machine: its data directory is another one.
-    check_refused(&backend, &there, &["another zorb uses the PostgreSQL", "stop it first"]);
     server.kill();
     let server = start(&backend, &there);
     assert_eq!(read_file(&server.client(), "v1", &kept.0, None).await.unwrap(), kept.1);
@@ -131,7 +132,7 @@ async fn one_server_at_a_time_uses_a_bucket() {
     let changing = [&["gc"][..], &["fsck", "--repair"]];
     for (args, data) in changing.iter().flat_map(|args| [(args, &here), (args, &there)]) {
         let ran = zorb(&backend, &[args, &["--data-dir", data.to_str().unwrap()][..]].concat());
-        assert!(ran.code != Some(0) && ran.stderr.contains("another zorb uses"), "{args:?}: {}", ran.stderr);
+        assert!(ran.code != Some(0) && ran.stderr.contains("stop all servers first"), "{args:?}: {}", ran.stderr);
     }
     for args in [&["gc", "--dry-run"][..], &["fsck"]] {
         let ran = zorb(&backend, &[args, &["--data-dir", here.to_str().unwrap()]].concat());
@@ -156,7 +157,29 @@ async fn server_that_loses_its_lock_stops() {
         sqlx::query_scalar(end).bind(i64::from_be_bytes(*b"zorb.srv")).fetch_one(&mut connection).await.unwrap();
     assert_eq!(ended, 1);
     let (status, log) = server.exit().await;
-    assert!(status.code() == Some(1) && log.contains("lost the connection that keeps other servers"), "{log}");
+    assert!(status.code() == Some(1) && log.contains("lost the connection that has the locks"), "{log}");
+}
+
+/// The records of a store were lost: a start writes them again, and later starts keep them.
+#[tokio::test]
+async fn records_that_a_start_has_written_again_stay() {
+    let (backend, directory) = (Backend::fake().await, Directory::new());
+    let data = directory.path("data");
+    let server = start(&backend, &data);
+    let file = add(&server.client(), &Xorb::mixed(&mut rng(), 5)).await;
+    server.kill();
+    for name in backend.names("shards/").into_iter().chain(["complete".to_owned()]) {
+        backend.s3().remove_object(BUCKET, &backend.name(&name));
+    }
+    let mut written = Vec::new();
+    for start_count in 0..3 {
+        let server = start(&backend, &data);
+        assert_eq!(read_file(&server.client(), "v1", &file.0, None).await.unwrap(), file.1);
+        let names = backend.names("shards/");
+        assert!(names.len() == 1 && (start_count == 0 || names == written), "{start_count}: {names:?}");
+        written = names;
+        server.kill();
+    }
 }
 
 #[tokio::test]

@@ -51,6 +51,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("hyper", &["http"]),
     ("object_store", &["blob"]),
     ("reqwest", &[]),
+    // The first is that of rustls.
+    ("ring", &["http", "service"]),
     ("rustls", &["blob", "http"]),
     ("sqlx", &["index"]),
     ("tikv_jemallocator", &[]),

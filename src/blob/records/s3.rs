@@ -2,25 +2,18 @@
 //!
 //! ```text
 //! <prefix>/shards/0000000000100/000000000010002a   one object per record, 4096 numbers per directory
-//! <prefix>/blocks/0000000000100000.<16 hex>        a block of numbers that a process has taken
 //! <prefix>/complete                                empty; marks the records as complete
 //! <prefix>/store                                   the id of the store, 32 hexadecimal digits
 //! ```
 //!
-//! S3 has no exclusive creation that all stores implement, so numbers are unique by other means. A
-//! process takes a block of 2^20 numbers before its first append, and another one when the block is
-//! used up. It puts an object with the first number and a random one, and then lists all such
-//! objects. If another one has numbers in common, the block is given up. Of two processes, at least
-//! one sees the object of the other. So a number is used by one process only, also if a request of
-//! a dead process arrives late.
+//! S3 has no exclusive creation that all stores implement, so the numbers come from elsewhere: from
+//! [`RecordNumbers`], which never gives the same number twice, to any process. So a request of a
+//! dead process that arrives late replaces no record.
 //!
-//! Numbers of a later process are greater, because its block comes after every block and record
-//! that it finds. For that, one process at a time must append; `cli` holds a lock.
-//!
-//! A crash leaves a record that was not acknowledged, or none, and a block without records.
+//! A crash leaves a record that was not acknowledged, or none, and a number without a record.
 
 use std::error::Error as StdError;
-use std::ops::Range;
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,12 +22,12 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use object_store::GetOptions;
-use tokio::sync::Mutex;
 
 use super::{BlobError, MAX_RECORD_LEN, PAGE_COUNT, RecordStore, Seq};
 use crate::blob::BlobErrorKind;
 use crate::blob::s3::{Bucket, STORE_OBJECT, failed};
 use crate::format::StoreId;
+use crate::runtime::outage::Outage;
 
 /// The directory of the records.
 const SHARDS: &str = "shards";
@@ -42,80 +35,46 @@ const SHARDS: &str = "shards";
 /// The object that marks the records as complete.
 const COMPLETE: &str = "complete";
 
-/// The number of hexadecimal digits in the name of a record, and of those that are the directory.
-const DIGIT_COUNT: usize = 16;
+/// The number of hexadecimal digits in the name of a record that are the directory.
 const DIGIT_COUNT_OF_GROUP: usize = 13;
 
 /// Maximum number of bytes that are read of the object with the id.
 const MAX_STORE_ID_LEN: u64 = 64;
 
-/// The directory of blocks of numbers.
-const BLOCKS: &str = "blocks";
-
-/// Number of numbers in a block. So a process takes few blocks, and 2^64 numbers are enough for
-/// 2^44 starts.
-const BLOCK_COUNT: u64 = 1 << 20;
+/// The source of the numbers of records, for all processes that append to a store.
+pub trait RecordNumbers: fmt::Debug + Send + Sync + 'static {
+    /// A number, at least `min`. It is greater than each that was returned before, to any process,
+    /// and no later call returns it.
+    fn next(&self, min: u64) -> BoxFuture<'_, Result<u64, Box<dyn StdError + Send + Sync>>>;
+}
 
 /// A bucket as a [`RecordStore`].
 #[derive(Clone, Debug)]
 pub struct S3RecordStore {
     bucket: Bucket,
-    /// The numbers of the block that are not used yet; empty before the first append.
-    next: Arc<Mutex<Range<u64>>>,
+    numbers: Arc<dyn RecordNumbers>,
     /// No new record has a number below this one.
     reserved: Arc<AtomicU64>,
 }
 
 impl S3RecordStore {
-    /// The store in `bucket`. Sends nothing.
+    /// The store in `bucket`, with numbers from `numbers`. Sends nothing.
     #[must_use]
-    pub fn new(bucket: Bucket) -> Self {
-        Self { bucket, next: Arc::new(Mutex::new(0..0)), reserved: Arc::default() }
+    pub fn new(bucket: Bucket, numbers: Arc<dyn RecordNumbers>) -> Self {
+        Self { bucket, numbers, reserved: Arc::default() }
     }
 
     /// Takes a number that no other record has or will have.
     async fn take_number(&self) -> Result<Seq, BlobError> {
-        let mut next = self.next.lock().await;
-        let first = next.start.max(self.reserved.load(Ordering::Acquire));
-        if first >= next.end {
-            *next = self.take_block(first).await?;
-        } else {
-            next.start = first;
-        }
-        let seq = Seq::new(next.start);
-        next.start = seq.next().number();
-        Ok(seq)
+        let taken = self.numbers.next(self.reserved.load(Ordering::Acquire)).await;
+        let failed = |source| BlobError {
+            op: "take a number for a record",
+            key: None,
+            kind: BlobErrorKind::Outage(Outage::Database),
+            source,
+        };
+        taken.map(Seq::new).map_err(failed)
     }
-
-    /// Takes a block of numbers, all of them at least `min`, for this process alone.
-    async fn take_block(&self, min: u64) -> Result<Range<u64>, BlobError> {
-        let op = "take numbers for records";
-        loop {
-            let last_record = self.last().await?.map_or(0, |seq| seq.next().number());
-            let blocks = self.bucket.list(op, BLOCKS, None, "", usize::MAX).await?;
-            let last_block =
-                blocks.iter().filter_map(|name| block(name)).max().map_or(0, |last| last.saturating_add(BLOCK_COUNT));
-            let start = min.max(last_record).max(last_block);
-            let own = format!("{BLOCKS}/{}.{:016x}", Seq::new(start), rand::random::<u64>());
-            self.bucket.put(op, &own, &Bytes::new()).await?;
-            // All blocks are listed, not only those of this number: another process may have begun
-            // at a number within this block.
-            let others = self.bucket.list(op, BLOCKS, None, "", usize::MAX).await?;
-            let end = start.saturating_add(BLOCK_COUNT);
-            let is_free = |other: &String| {
-                block(other).is_none_or(|other| other >= end || other.saturating_add(BLOCK_COUNT) <= start)
-            };
-            if others.iter().all(|other| *other == own || is_free(other)) {
-                return Ok(start..end);
-            }
-        }
-    }
-}
-
-/// The first number of the block in an object of this name; `None` if it is no block.
-fn block(name: &str) -> Option<u64> {
-    let (digits, _) = name.strip_prefix(BLOCKS)?.strip_prefix('/')?.split_once('.')?;
-    u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == DIGIT_COUNT)
 }
 
 /// The name of the object of a record.

@@ -1,14 +1,19 @@
 //! A bucket for one test: in the S3 store of the test process, or, if the variable `ZORB_TEST_S3`
 //! has its URL, in a real one (`tests/garage.sh`).
 
+use std::error::Error;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
 use tempfile::TempDir;
 use zorb_fake_s3::{ACCESS_KEY, FakeS3, REGION, SECRET_KEY};
 
 use super::{Bucket, BucketAddress, S3BlobStore};
 use crate::blob::records::RecordStore;
-use crate::blob::records::s3::S3RecordStore;
+use crate::blob::records::s3::{RecordNumbers, S3RecordStore};
 use crate::format::StoreId;
 use crate::runtime::blocking::Pool;
 
@@ -21,13 +26,25 @@ pub(in crate::blob) struct TestBucket {
     server: Option<FakeS3>,
     address: BucketAddress,
     scratch: TempDir,
+    numbers: Arc<Numbers>,
+}
+
+/// The numbers of the records of all processes of a store.
+#[derive(Debug, Default)]
+struct Numbers(AtomicU64);
+
+impl RecordNumbers for Numbers {
+    fn next(&self, min: u64) -> BoxFuture<'_, Result<u64, Box<dyn Error + Send + Sync>>> {
+        self.0.fetch_max(min, Ordering::SeqCst);
+        ready(Ok(self.0.fetch_add(1, Ordering::SeqCst))).boxed()
+    }
 }
 
 impl TestBucket {
     /// An empty bucket, or an unused prefix of one.
     fn empty() -> Self {
         match std::env::var("ZORB_TEST_S3") {
-            Ok(real) => Self { server: None, address: real_address(&real), scratch: tempfile::tempdir().unwrap() },
+            Ok(real) => Self::of(None, real_address(&real)),
             Err(_) => Self::empty_fake(),
         }
     }
@@ -43,7 +60,11 @@ impl TestBucket {
             access_key: ACCESS_KEY.to_owned(),
             secret_key: SECRET_KEY.to_owned(),
         };
-        Self { server: Some(server), address, scratch: tempfile::tempdir().unwrap() }
+        Self::of(Some(server), address)
+    }
+
+    fn of(server: Option<FakeS3>, address: BucketAddress) -> Self {
+        Self { server, address, scratch: tempfile::tempdir().unwrap(), numbers: Arc::default() }
     }
 
     /// A bucket of a store, or an empty one.
@@ -83,7 +104,7 @@ impl TestBucket {
     }
 
     pub(in crate::blob) fn records(&self) -> S3RecordStore {
-        S3RecordStore::new(self.bucket())
+        S3RecordStore::new(self.bucket(), Arc::clone(&self.numbers) as Arc<dyn RecordNumbers>)
     }
 
     pub(in crate::blob) fn scratch(&self) -> &Path {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
+use super::index::StoreIndex;
 use super::location::StoreLocation;
 use crate::blob::BlobStore;
 use crate::blob::fs::FsBlobStore;
@@ -22,11 +23,11 @@ pub(in crate::cli) struct StoreBlobs {
 }
 
 impl StoreLocation {
-    /// The blobs and records of an existing store, for a command that uses so many disk workers for
-    /// blobs. Creates no directory, and sends nothing.
-    pub(in crate::cli) fn existing_blobs(&self, disk_worker_count: usize) -> Result<StoreBlobs> {
+    /// The blobs and records of an existing store with this index, for a command that uses so many
+    /// disk workers for blobs. Creates no directory, and sends nothing.
+    pub(in crate::cli) fn existing_blobs(&self, index: &StoreIndex, disk_worker_count: usize) -> Result<StoreBlobs> {
         match &self.s3 {
-            Some(s3) => built::existing(s3, self, Pool::new(disk_worker_count)),
+            Some(s3) => built::existing(s3, self, index, Pool::new(disk_worker_count)),
             None => Ok(StoreBlobs {
                 blobs: Arc::new(FsBlobStore::open_existing(&self.data_dir, Pool::new(disk_worker_count))),
                 records: Arc::new(FsRecordStore::open_existing(&self.data_dir, Pool::new(1))),
@@ -36,11 +37,17 @@ impl StoreLocation {
     }
 
     /// The blobs and records for a server with these settings, which keeps up to `open_blob_count`
-    /// files open. Creates missing directories.
-    pub(in crate::cli) fn open_blobs(&self, config: &Config, open_blob_count: usize) -> Result<StoreBlobs> {
+    /// files open. Creates missing directories. `database` is the index if it is in a database; a
+    /// bucket requires one.
+    pub(in crate::cli) fn open_blobs(
+        &self,
+        config: &Config,
+        open_blob_count: usize,
+        database: Option<&StoreIndex>,
+    ) -> Result<StoreBlobs> {
         let pool = || Pool::new(config.disk_workers);
-        if let Some(s3) = &self.s3 {
-            return built::open(s3, self, pool());
+        if let (Some(s3), Some(index)) = (&self.s3, database) {
+            return built::open(s3, self, index, pool());
         }
         let blobs = FsBlobStore::open(&self.data_dir, pool())?
             .with_open_files(open_blob_count)
@@ -53,27 +60,47 @@ impl StoreLocation {
 
 #[cfg(feature = "s3")]
 mod built {
-    use super::{Arc, Pool, Result, S3Config, StoreBlobs, StoreLocation};
-    use crate::blob::records::s3::S3RecordStore;
+    use std::error::Error;
+
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+
+    use super::{Arc, Pool, Result, S3Config, StoreBlobs, StoreIndex, StoreLocation};
+    use crate::blob::records::s3::{RecordNumbers, S3RecordStore};
     use crate::blob::s3::{Bucket, BucketAddress, S3BlobStore};
 
     /// A publication has up to two parts of 8 MiB in memory.
     const PUBLISH_COUNT: usize = 8;
 
-    pub(super) fn existing(s3: &S3Config, location: &StoreLocation, pool: Pool) -> Result<StoreBlobs> {
+    /// Numbers of records from the index, which all servers of a bucket share.
+    #[derive(Debug)]
+    struct NumbersOfIndex(StoreIndex);
+
+    impl RecordNumbers for NumbersOfIndex {
+        fn next(&self, min: u64) -> BoxFuture<'_, Result<u64, Box<dyn Error + Send + Sync>>> {
+            async move { Ok(self.0.next_record_number(min).await?) }.boxed()
+        }
+    }
+
+    pub(super) fn existing(
+        s3: &S3Config,
+        location: &StoreLocation,
+        index: &StoreIndex,
+        pool: Pool,
+    ) -> Result<StoreBlobs> {
         let bucket = bucket(s3)?;
         let blobs = S3BlobStore::open_existing(bucket.clone(), &location.scratch_dir(), pool);
-        Ok(shared(blobs, bucket))
+        Ok(shared(blobs, bucket, index))
     }
 
-    pub(super) fn open(s3: &S3Config, location: &StoreLocation, pool: Pool) -> Result<StoreBlobs> {
+    pub(super) fn open(s3: &S3Config, location: &StoreLocation, index: &StoreIndex, pool: Pool) -> Result<StoreBlobs> {
         let bucket = bucket(s3)?;
         let blobs = S3BlobStore::open(bucket.clone(), &location.scratch_dir(), pool)?;
-        Ok(shared(blobs, bucket))
+        Ok(shared(blobs, bucket, index))
     }
 
-    fn shared(blobs: S3BlobStore, bucket: Bucket) -> StoreBlobs {
-        let records = Arc::new(S3RecordStore::new(bucket));
+    fn shared(blobs: S3BlobStore, bucket: Bucket, index: &StoreIndex) -> StoreBlobs {
+        let records = Arc::new(S3RecordStore::new(bucket, Arc::new(NumbersOfIndex(index.clone()))));
         StoreBlobs { blobs: Arc::new(blobs), records, publish_count: Some(PUBLISH_COUNT) }
     }
 
@@ -93,16 +120,16 @@ mod built {
 mod built {
     use anyhow::bail;
 
-    use super::{Pool, Result, S3Config, StoreBlobs, StoreLocation};
+    use super::{Pool, Result, S3Config, StoreBlobs, StoreIndex, StoreLocation};
 
     const NOT_BUILT: &str = "s3_bucket is set, and this zorb was built without S3; build it with --features \
                              postgres,s3, or unset the settings s3_…";
 
-    pub(super) fn existing(_: &S3Config, _: &StoreLocation, _: Pool) -> Result<StoreBlobs> {
+    pub(super) fn existing(_: &S3Config, _: &StoreLocation, _: &StoreIndex, _: Pool) -> Result<StoreBlobs> {
         bail!(NOT_BUILT)
     }
 
-    pub(super) fn open(_: &S3Config, _: &StoreLocation, _: Pool) -> Result<StoreBlobs> {
+    pub(super) fn open(_: &S3Config, _: &StoreLocation, _: &StoreIndex, _: Pool) -> Result<StoreBlobs> {
         bail!(NOT_BUILT)
     }
 }

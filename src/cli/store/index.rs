@@ -29,6 +29,17 @@ impl StoreIndex {
         }
     }
 
+    /// A number for a record that is used once, by all processes of a store in a bucket: at least
+    /// `min`, and greater than those before.
+    #[cfg(feature = "s3")]
+    pub(in crate::cli) async fn next_record_number(&self, min: u64) -> Result<u64, IndexError> {
+        match self {
+            Self::Sqlite(_) => unreachable!("the settings s3_… require database_url"),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(index) => index.next_record_number(min).await,
+        }
+    }
+
     /// The kind of the database, for the log.
     pub(in crate::cli) fn kind(&self) -> &'static str {
         match self {

@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 
 use super::index::StoreIndex;
 use super::location::StoreLocation;
+use super::membership::Membership;
 use super::{advice, is_store, postgres};
 use crate::index::sqlite::SqliteIndex;
 use crate::service::{Store, check_owner};
@@ -39,9 +40,14 @@ impl StoreLocation {
     /// PostgreSQL the connections are not restricted to reading, so
     /// [`reopen_to_write`](Self::reopen_to_write) returns the same index.
     pub(in crate::cli) async fn open_read_only(&self) -> anyhow::Result<StoreIndex> {
+        self.open_as(None).await
+    }
+
+    /// The same for a process with this membership, which may write.
+    pub(in crate::cli) async fn open_as(&self, membership: Option<&Membership>) -> anyhow::Result<StoreIndex> {
         self.check_index()?;
         match &self.database {
-            Some(url) => postgres::open(url).await,
+            Some(url) => postgres::open(url, membership.map(|membership| &membership.session)).await,
             None => {
                 let opened = SqliteIndex::open_read_only(&self.sqlite_path()).await;
                 opened.map(StoreIndex::Sqlite).map_err(|error| advice::explain(self, error.into()))
@@ -65,8 +71,8 @@ impl StoreLocation {
     pub(in crate::cli) async fn check_before_start(&self) -> anyhow::Result<()> {
         self.check_kind()?;
         let Some(url) = &self.database else { return Ok(()) };
-        let records = self.existing_blobs(1)?.records;
-        let index = postgres::open(url).await?;
+        let index = postgres::open(url, None).await?;
+        let records = self.existing_blobs(&index, 1)?.records;
         let checked = check_owner(records.as_ref(), index.shared().as_ref()).await;
         index.close().await;
         checked.map_err(|gap| advice::of_gap(self, gap))
@@ -74,11 +80,14 @@ impl StoreLocation {
 
     /// For a starting server whose index is in PostgreSQL: marks the data directory (see
     /// [`mark`](Self::mark)) and opens the index. `None` if the index is in SQLite.
-    pub(in crate::cli) async fn open_database(&self) -> anyhow::Result<Option<StoreIndex>> {
+    pub(in crate::cli) async fn open_database(
+        &self,
+        membership: Option<&Membership>,
+    ) -> anyhow::Result<Option<StoreIndex>> {
         self.check_kind()?;
         let Some(url) = &self.database else { return Ok(None) };
         self.mark()?;
-        postgres::open(url).await.map(Some)
+        postgres::open(url, membership.map(|membership| &membership.session)).await.map(Some)
     }
 
     /// If the index is in PostgreSQL, gives the data directory of a new store its id, and returns

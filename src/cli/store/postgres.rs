@@ -10,37 +10,74 @@ use crate::config::DatabaseUrl;
 mod built {
     use anyhow::{Error, Result, anyhow};
 
-    use super::{DatabaseUrl, StoreIndex};
-    use crate::index::postgres::PostgresIndex;
+    use super::{Access, DatabaseUrl, StoreIndex};
+    use crate::index::postgres::{PostgresIndex, ServerAccess};
     use crate::index::{IndexError, IndexErrorKind};
+    use crate::runtime::clock::SystemClock;
     use crate::runtime::telemetry::chain;
 
-    pub(super) async fn open(url: &DatabaseUrl) -> Result<StoreIndex> {
-        let opened = PostgresIndex::open(url.expose()).await;
-        opened.map(StoreIndex::Postgres).map_err(|error| explain(url, &error))
+    pub(super) async fn open(url: &DatabaseUrl, session: Option<&SessionHandle>) -> Result<StoreIndex> {
+        let opened = async {
+            let index = PostgresIndex::open(url.expose()).await?;
+            match session {
+                Some(SessionHandle(session)) => index.with_session(session.clone()).await,
+                None => Ok(index),
+            }
+        };
+        opened.await.map(StoreIndex::Postgres).map_err(|error| explain(url, &error))
     }
 
     pub(super) async fn migrate(url: &DatabaseUrl) -> Result<()> {
         PostgresIndex::migrate(url.expose()).await.map_err(|error| explain(url, &error))
     }
 
-    /// The lock of the one server of a database.
+    /// The session of this process.
     #[derive(Debug)]
-    pub(in crate::cli) struct ServerLock {
-        lock: crate::index::postgres::ServerLock,
+    pub(in crate::cli) struct Session {
+        session: crate::index::postgres::Session,
         url: DatabaseUrl,
     }
 
-    impl ServerLock {
-        /// Waits until the lock may be lost, and returns the reason.
-        pub(in crate::cli) async fn lost(self) -> Error {
-            explain(&self.url, &self.lock.lost().await)
+    impl Session {
+        /// Takes the lock of servers; `false` if another process has it in a way that forbids this.
+        pub(in crate::cli) async fn try_lock(&mut self, access: Access) -> Result<bool> {
+            let access = match access {
+                Access::Alone => ServerAccess::Alone,
+                Access::Shared => ServerAccess::Shared,
+            };
+            self.session.try_lock_server(access).await.map_err(|error| explain(&self.url, &error))
+        }
+
+        pub(in crate::cli) fn handle(&self) -> SessionHandle {
+            SessionHandle(self.session.handle())
+        }
+
+        /// Does what the handles ask for, until the session may be lost. Returns the reason.
+        pub(in crate::cli) async fn run(self) -> Error {
+            explain(&self.url, &self.session.run().await)
         }
     }
 
-    pub(super) async fn try_lock_server(url: &DatabaseUrl) -> Result<Option<ServerLock>> {
-        let lock = PostgresIndex::try_lock_server(url.expose()).await.map_err(|error| explain(url, &error))?;
-        Ok(lock.map(|lock| ServerLock { lock, url: url.clone() }))
+    /// Access to the session of this process.
+    #[derive(Clone, Debug)]
+    pub(in crate::cli) struct SessionHandle(crate::index::postgres::SessionHandle);
+
+    impl SessionHandle {
+        /// Becomes the server that does the work in the background; `false` if another one is.
+        pub(in crate::cli) async fn try_lead(&self) -> Result<bool> {
+            Ok(self.0.try_lead().await?)
+        }
+
+        /// Shares the lock of servers that this process has alone.
+        pub(in crate::cli) async fn share(&self) -> Result<()> {
+            Ok(self.0.share().await?)
+        }
+    }
+
+    pub(super) async fn begin_session(url: &DatabaseUrl) -> Result<Session> {
+        let begun = crate::index::postgres::Session::begin(url.expose(), &SystemClock).await;
+        let session = begun.map_err(|error| explain(url, &error))?;
+        Ok(Session { session, url: url.clone() })
     }
 
     pub(super) fn describe(url: &DatabaseUrl) -> String {
@@ -70,9 +107,9 @@ mod built {
 mod built {
     use anyhow::{Error, Result, anyhow};
 
-    use super::{DatabaseUrl, StoreIndex};
+    use super::{Access, DatabaseUrl, StoreIndex};
 
-    pub(super) async fn open(_: &DatabaseUrl) -> Result<StoreIndex> {
+    pub(super) async fn open(_: &DatabaseUrl, _: Option<&SessionHandle>) -> Result<StoreIndex> {
         Err(not_built())
     }
 
@@ -80,19 +117,41 @@ mod built {
         Err(not_built())
     }
 
-    /// The lock of the one server of a database, which this program cannot take.
+    /// A session, which this program cannot begin.
     #[derive(Debug)]
-    pub(in crate::cli) enum ServerLock {}
+    pub(in crate::cli) enum Session {}
 
-    impl ServerLock {
-        /// Waits until the lock may be lost, and returns the reason.
-        #[expect(clippy::unused_async, reason = "as in a program with PostgreSQL")]
-        pub(in crate::cli) async fn lost(self) -> Error {
+    #[expect(clippy::unused_async, reason = "as in a program with PostgreSQL")]
+    impl Session {
+        pub(in crate::cli) async fn try_lock(&mut self, _: Access) -> Result<bool> {
+            match *self {}
+        }
+
+        pub(in crate::cli) fn handle(&self) -> SessionHandle {
+            match *self {}
+        }
+
+        pub(in crate::cli) async fn run(self) -> Error {
             match self {}
         }
     }
 
-    pub(super) async fn try_lock_server(_: &DatabaseUrl) -> Result<Option<ServerLock>> {
+    /// Access to a session, which there is none of.
+    #[derive(Clone, Debug)]
+    pub(in crate::cli) enum SessionHandle {}
+
+    #[expect(clippy::unused_async, reason = "as in a program with PostgreSQL")]
+    impl SessionHandle {
+        pub(in crate::cli) async fn try_lead(&self) -> Result<bool> {
+            match *self {}
+        }
+
+        pub(in crate::cli) async fn share(&self) -> Result<()> {
+            match *self {}
+        }
+    }
+
+    pub(super) async fn begin_session(_: &DatabaseUrl) -> Result<Session> {
         Err(not_built())
     }
 
@@ -108,16 +167,32 @@ mod built {
     }
 }
 
-pub(super) use self::built::ServerLock;
+pub(in crate::cli) use self::built::{Session, SessionHandle};
 
-/// Takes the lock of the one server of this database; `None` if another process holds it.
-pub(super) async fn try_lock_server(url: &DatabaseUrl) -> Result<Option<ServerLock>> {
-    built::try_lock_server(url).await
+/// How a process uses a store that other processes can reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Access {
+    /// No other process serves or changes it.
+    Alone,
+    /// Other servers may serve it, too.
+    Shared,
 }
 
-/// Opens the index in this database. Neither creates nor migrates its schema.
-pub(super) async fn open(url: &DatabaseUrl) -> Result<StoreIndex> {
-    built::open(url).await
+/// Begins the session of this process.
+pub(super) async fn begin_session(url: &DatabaseUrl) -> Result<Session> {
+    built::begin_session(url).await
+}
+
+/// Opens the index in this database, for a process with this session if it has one. Neither creates
+/// nor migrates its schema.
+pub(super) async fn open(url: &DatabaseUrl, session: Option<&SessionHandle>) -> Result<StoreIndex> {
+    built::open(url, session).await
+}
+
+/// The same for a process that only works on rows of its own kind.
+#[cfg(feature = "s3")]
+pub(in crate::cli) async fn open_without_session(url: &DatabaseUrl) -> Result<StoreIndex> {
+    open(url, None).await
 }
 
 /// Creates the schema of this database, or brings it to the version of this program.

@@ -29,10 +29,15 @@ const SESSION: [(&str, &str); 8] = [
     ("tcp_keepalives_count", "3"),
     ("tcp_user_timeout", "20s"),
     ("client_connection_check_interval", "5s"),
-    ("idle_in_transaction_session_timeout", "30s"),
+    ("idle_in_transaction_session_timeout", "10s"),
     ("statement_timeout", "30s"),
     ("lock_timeout", "5s"),
 ];
+
+/// A session that sends nothing for so long is ended by the server, and with it its locks. A
+/// process that lives sends a statement every second. One that was stopped by a signal does not,
+/// although its machine still confirms each packet.
+pub(super) const SILENCE_LIMIT: (&str, &str) = ("idle_session_timeout", "20s");
 
 /// A connection string that does not parse. It may contain a password, so it is not repeated.
 #[derive(Debug, Error)]

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use sqlx::query;
+use thiserror::Error;
 
 use super::claims::hand_over_claim;
 use super::lists::id_list;
@@ -17,7 +18,7 @@ use super::millis;
 use super::remove::{MAKE_INVISIBLE, SMALL_CHARGE_COUNT, touch_unreferenced};
 use super::rows::row;
 use super::tx::Tx;
-use crate::index::error::IndexError;
+use crate::index::error::{IndexError, IndexErrorKind};
 use crate::index::register::STEP_TIME;
 use crate::runtime::clock::Timestamp;
 
@@ -115,11 +116,29 @@ async fn discard_some(tx: &mut Tx<'_>, id: i64, now: Timestamp) -> Result<u64, I
 }
 
 /// Abandons a registration of which another one is about to discard rows. The locks of files make
-/// sure that it is not in progress. If it were, it must not be published without these rows.
-pub(super) async fn abandon(tx: &mut Tx<'_>, registration: i64) -> Result<(), IndexError> {
-    const SQL: &str = "UPDATE registrations SET state = 1 WHERE id = $1 AND state = 0";
-    tx.execute(query(SQL).bind(registration)).await.map(drop)
+/// sure that this process does not write it. If it were in progress, it must not be published
+/// without these rows.
+///
+/// If another server writes it, it is abandoned only if it is younger than the registration in
+/// steps `own`, and otherwise waited for: the error is of kind [`IndexErrorKind::InProgress`]. So
+/// two registrations never wait for each other, and the oldest one is always completed.
+pub(super) async fn abandon(tx: &mut Tx<'_>, registration: i64, own: Option<i64>) -> Result<(), IndexError> {
+    const ABANDON: &str = "UPDATE registrations SET state = 1 WHERE id = $1 AND state = 0 AND (own_lock IS NULL \
+         OR own_lock = $2 OR id > $3 OR pg_try_advisory_xact_lock_shared(own_lock))";
+    const IS_OPEN: &str = "SELECT 1::bigint FROM registrations WHERE id = $1 AND state = 0";
+    let own_lock = tx.own_lock();
+    if tx.execute(query(ABANDON).bind(registration).bind(own_lock).bind(own)).await? == 0
+        && tx.find::<i64>(query(IS_OPEN).bind(registration)).await?.is_some()
+    {
+        return Err(IndexError { op: tx.op(), kind: IndexErrorKind::InProgress, source: Box::new(InProgress) });
+    }
+    Ok(())
 }
+
+/// Another server registers a file of this registration.
+#[derive(Debug, Error)]
+#[error("another server is registering one of the files")]
+struct InProgress;
 
 /// Removes files that only an abandoned registration has written, the small ones at once.
 pub(super) async fn files(tx: &mut Tx<'_>, ids: &[i64], now: Timestamp) -> Result<(), IndexError> {

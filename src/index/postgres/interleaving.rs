@@ -42,7 +42,7 @@ fn xorb(number: u8) -> NewXorb {
 }
 
 /// A file of this one xorb.
-fn registration(number: u8) -> Registration {
+pub(super) fn registration(number: u8) -> Registration {
     let xorb = XorbHash::from_bytes([number; 32]);
     let term = Term { xorb, raw_len: 2, chunks: ChunkRange::new(0, 1).unwrap() };
     let file = NewFile { hash: FileHash::from_bytes([number; 32]), raw_len: 2, terms: vec![term], sha256: None };
@@ -63,7 +63,7 @@ async fn two() -> (PostgresIndex, PostgresIndex) {
 }
 
 /// Publishes a xorb that GC may delete.
-async fn condemned(index: &PostgresIndex, number: u8) -> XorbHash {
+pub(super) async fn condemned(index: &PostgresIndex, number: u8) -> XorbHash {
     let (new, ticket) = (xorb(number), Ticket::random());
     let hash = new.hash;
     index.stage_xorb(hash, ticket, BEFORE).await.unwrap();
@@ -206,7 +206,7 @@ async fn only_a_database_with_the_schema_of_this_program_is_opened() {
     one.unwrap();
     other.unwrap();
     let index = PostgresIndex::open(&url).await.unwrap();
-    assert_eq!(POSTGRES.len(), 6);
+    assert_eq!(POSTGRES.len(), 7);
     sqlx::query(
         "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
          VALUES (999, 'x', TRUE, '', 0)",

@@ -36,6 +36,7 @@ mod hub;
 #[cfg(test)]
 #[cfg(feature = "postgres-tests")]
 mod interleaving;
+mod key_ring;
 mod listing;
 mod lists;
 mod named;
@@ -46,7 +47,11 @@ mod register;
 mod remove;
 mod repair;
 mod rows;
-mod server_lock;
+mod session;
+#[cfg(test)]
+#[cfg(feature = "postgres-tests")]
+mod session_tests;
+mod store_locks;
 mod switch;
 mod terms;
 #[cfg(test)]
@@ -63,7 +68,8 @@ use sqlx::PgPool;
 
 use self::connect::LongestWrite;
 use self::failure::map;
-pub use self::server_lock::ServerLock;
+pub use self::key_ring::SealedKeys;
+pub use self::session::{ServerAccess, Session, SessionHandle};
 use super::Index;
 #[cfg(any(test, feature = "full-tests"))]
 use super::probe;
@@ -75,6 +81,8 @@ pub struct PostgresIndex {
     writers: PgPool,
     readers: PgPool,
     longest_write: LongestWrite,
+    /// The session of this process, if others can serve the store at the same time.
+    session: Option<SessionHandle>,
     /// Whether every registration is written in steps, even a short one.
     #[cfg(test)]
     registers_in_steps: bool,

@@ -23,6 +23,19 @@ impl ObjectIndex for PostgresIndex {
             .boxed()
     }
 
+    fn incarnation_to_delete(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<Incarnation>, IndexError>> {
+        const SQL: &str = "SELECT incarnation FROM xorbs WHERE hash = $1";
+        async move {
+            // In a transaction that writes, which fails if the session of this process has ended.
+            let mut held = self.writing("find the blob to delete").await?;
+            let mut tx = held.begin().await?;
+            let found = tx.find(query(SQL).bind(hash.as_bytes().as_slice())).await?;
+            tx.commit().await?;
+            Ok(found)
+        }
+        .boxed()
+    }
+
     fn begin_object(
         &self,
         hash: XorbHash,

@@ -61,6 +61,7 @@ impl PostgresIndex {
             writers,
             readers,
             longest_write: LongestWrite::default(),
+            session: None,
             #[cfg(test)]
             registers_in_steps: false,
         })

@@ -6,13 +6,14 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::{Postgres, QueryBuilder, query};
+use thiserror::Error;
 
-use super::PostgresIndex;
 use super::rows::row;
 use super::tx::Tx;
+use super::{PostgresIndex, session};
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, StoreId, XorbHash};
-use crate::index::error::IndexError;
+use crate::index::error::{IndexError, IndexErrorKind};
 use crate::index::records::{RecordIndex, StoreMark};
 
 impl RecordIndex for PostgresIndex {
@@ -107,11 +108,90 @@ impl RecordIndex for PostgresIndex {
         }
         .boxed()
     }
+
+    fn close_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>> {
+        const SQL: &str = "DELETE FROM open_records WHERE seq = $1";
+        async move {
+            let close = query(SQL).bind(seq.cast_signed());
+            self.write("close a record").execute(close).await.map(drop)
+        }
+        .boxed()
+    }
+
+    fn is_record_open(&self, seq: u64) -> BoxFuture<'_, Result<Option<bool>, IndexError>> {
+        const SQL: &str = "SELECT seq FROM open_records WHERE seq = $1";
+        async move {
+            if self.session.is_none() {
+                return Ok(None);
+            }
+            // In a transaction that writes, so that the one of the change is over.
+            let found: Vec<u64> = self.write("look for a record").all(query(SQL).bind(seq.cast_signed())).await?;
+            Ok(Some(!found.is_empty()))
+        }
+        .boxed()
+    }
+
+    fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {
+        const SQL: &str = "SELECT seq FROM open_records WHERE pg_try_advisory_xact_lock_shared(own_lock) ORDER BY seq";
+        // In a transaction that writes: a process whose session has ended may have one under way,
+        // which must be over before its record counts as abandoned.
+        async move { self.write("list abandoned records").all(query(SQL)).await }.boxed()
+    }
 }
+
+impl PostgresIndex {
+    /// A number for a record, at least `min`. It is greater than each that was returned before, to
+    /// any process, and no later call returns it. The record counts as open until it is closed, by
+    /// the transaction of its change or by [`RecordIndex::close_record`].
+    ///
+    /// # Errors
+    ///
+    /// The database does not respond, or the session of this process has ended. Then a number may
+    /// be left out.
+    pub async fn next_record_number(&self, min: u64) -> Result<u64, IndexError> {
+        // No number for a process whose session has ended.
+        const NEXT: &str = "WITH taken AS MATERIALIZED (SELECT nextval('record_numbers') AS seq \
+                 WHERE pg_try_advisory_xact_lock_shared($1::bigint) IS NOT TRUE), \
+             opened AS (INSERT INTO open_records (seq, own_lock) SELECT seq, $1::bigint FROM taken \
+                 WHERE $1::bigint IS NOT NULL) \
+             SELECT seq FROM taken";
+        const JUMP: &str = "SELECT setval('record_numbers', $1) FROM record_numbers WHERE last_value < $1 - $2";
+        let op = "take a number for a record";
+        let own_lock = self.session.as_ref().map(|session| session.own_lock);
+        loop {
+            let taken: Option<u64> = self.read(op).find(query(NEXT).bind(own_lock)).await?;
+            let taken = taken.ok_or_else(session::lost)?;
+            if taken >= min {
+                return Ok(taken);
+            }
+            self.close_record(taken).await?;
+            // The sequence is new, or the database was set back. A process of the time before may
+            // still send a record with one of its numbers, so some are left out. No process takes
+            // half as many between the two halves of the statement, which then could set the
+            // sequence back; and the lock of the writers keeps others from setting it.
+            let next = i64::try_from(min.saturating_add(LEFT_OUT_COUNT)).map_err(|_| no_numbers(op))?;
+            let jump = query(JUMP).bind(next).bind(LEFT_OUT_COUNT.cast_signed() / 2);
+            let _: Vec<i64> = self.write(op).all(jump).await?;
+        }
+    }
+}
+
+/// There is no number above that of a stored record.
+#[derive(Debug, Error)]
+#[error("a record has the highest number that there is: remove the object with it, which zorb has not stored")]
+struct NoNumbers;
+
+fn no_numbers(op: &'static str) -> IndexError {
+    IndexError { op, kind: IndexErrorKind::Other, source: Box::new(NoNumbers) }
+}
+
+/// Numbers that are left out where those before may be in use.
+const LEFT_OUT_COUNT: u64 = 1 << 20;
 
 /// Records that this record was taken, in the transaction of its change.
 pub(super) async fn mark_record_applied(tx: &mut Tx<'_>, record: Option<u64>) -> Result<(), IndexError> {
-    const TAKE: &str = "UPDATE store SET last_record = greatest(last_record, $1)";
+    const TAKE: &str = "WITH closed AS (DELETE FROM open_records WHERE seq = $1) \
+         UPDATE store SET last_record = greatest(last_record, $1)";
     let Some(record) = record else { return Ok(()) };
     tx.execute(query(TAKE).bind(record.cast_signed())).await.map(drop)
 }

@@ -61,6 +61,14 @@ impl Mark {
         }
     }
 
+    /// The number of the registration, if it is written in steps.
+    const fn of_step(self) -> Option<i64> {
+        match self {
+            Self::Whole => None,
+            Self::Step(id) => Some(id),
+        }
+    }
+
     /// The mark of claims to files that existed before, which the triggers count, and of sha256
     /// claims.
     const fn of_claim(self) -> i64 {
@@ -111,7 +119,8 @@ impl RegisterIndex for PostgresIndex {
             let mut held = self.writing("begin a registration").await?;
             let mut tx = held.begin().await?;
             let (repo, owner) = usages(&mut tx, registration).await?;
-            let id = tx.one(query("INSERT INTO registrations DEFAULT VALUES RETURNING id")).await?;
+            let begin = query("INSERT INTO registrations (own_lock) VALUES ($1) RETURNING id").bind(tx.own_lock());
+            let id = tx.one(begin).await?;
             tx.commit().await?;
             Ok(OpenRegistration { id, repo, owner })
         }
@@ -246,6 +255,12 @@ impl RegisterIndex for PostgresIndex {
             Ok(abandoned)
         }
         .boxed()
+    }
+
+    fn abandon_registrations_of_ended(&self) -> BoxFuture<'_, Result<u64, IndexError>> {
+        const SQL: &str = "UPDATE registrations SET state = 1 WHERE state = 0 \
+             AND pg_try_advisory_xact_lock_shared(own_lock)";
+        async move { self.write("abandon registrations of ended servers").execute(query(SQL)).await }.boxed()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::{Stream, StreamExt};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::{Connection, PgPool, Postgres, Transaction, query, raw_sql};
+use sqlx::{Connection, PgPool, Postgres, Transaction, query_scalar, raw_sql};
 use thiserror::Error;
 use tokio::task::coop::consume_budget;
 use tokio::time::sleep;
@@ -17,7 +17,7 @@ use super::failure::is_transient;
 #[cfg(any(test, feature = "full-tests"))]
 use super::probe::{self, Place};
 use super::rows::FromRow;
-use super::{PostgresIndex, map};
+use super::{PostgresIndex, map, session};
 use crate::index::error::{IndexError, IndexErrorKind};
 
 /// The advisory lock that every write transaction takes first.
@@ -49,12 +49,19 @@ impl PostgresIndex {
 
     /// A reading connection, for a snapshot of several statements.
     pub(super) async fn reading(&self, op: &'static str) -> Result<Held, IndexError> {
-        Held::of(op, &self.readers, LongestWrite::default()).await
+        Held::of(op, &self.readers, LongestWrite::default(), None).await
     }
 
     /// A writing connection, for a transaction.
     pub(super) async fn writing(&self, op: &'static str) -> Result<Held, IndexError> {
-        Held::of(op, &self.writers, self.longest_write.clone()).await
+        let own_lock = self.session.as_ref().map(|session| session.own_lock);
+        Held::of(op, &self.writers, self.longest_write.clone(), own_lock).await
+    }
+
+    /// Waits until the transaction that writes now has ended, in any process.
+    pub(super) async fn wait_for_writer(&self, op: &'static str) -> Result<(), IndexError> {
+        let mut held = self.writing(op).await?;
+        held.begin().await?.rollback().await
     }
 }
 
@@ -113,27 +120,34 @@ pub(super) struct Held {
     longest_write: LongestWrite,
     /// When it took the lock.
     locked: Option<Instant>,
+    /// The lock of the session of this process, if it has one.
+    own_lock: Option<i64>,
 }
 
 impl Held {
-    async fn of(op: &'static str, pool: &PgPool, longest_write: LongestWrite) -> Result<Self, IndexError> {
+    async fn of(
+        op: &'static str,
+        pool: &PgPool,
+        longest_write: LongestWrite,
+        own_lock: Option<i64>,
+    ) -> Result<Self, IndexError> {
         let connection = run(op, pool.acquire()).await?;
-        Ok(Self { op, connection, has_failed: false, longest_write, locked: None })
+        Ok(Self { op, connection, has_failed: false, longest_write, locked: None, own_lock })
     }
 
     /// Begins a transaction that excludes every other one that writes, in all processes.
     pub(super) async fn begin(&mut self) -> Result<Tx<'_>, IndexError> {
-        let (op, Self { connection, has_failed, locked, .. }) = (self.op, self);
+        let (op, Self { connection, has_failed, locked, own_lock, .. }) = (self.op, self);
         *has_failed = true;
         #[cfg(any(test, feature = "full-tests"))]
         probe::pass(Place::Begin, op)?;
         let begin = connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE");
         let mut transaction = run(op, begin).await?;
-        lock(op, &mut transaction).await?;
+        lock(op, &mut transaction, *own_lock).await?;
         *has_failed = false;
         let began = Instant::now();
         *locked = Some(began);
-        Ok(Tx { op, transaction, is_writing: true, has_failed, began })
+        Ok(Tx { op, transaction, is_writing: true, has_failed, began, own_lock: *own_lock })
     }
 
     /// Begins a transaction that reads one snapshot.
@@ -142,16 +156,29 @@ impl Held {
         let began = Instant::now();
         let begin = connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
         let transaction = run(op, begin).await?;
-        Ok(Tx { op, transaction, is_writing: false, has_failed, began })
+        Ok(Tx { op, transaction, is_writing: false, has_failed, began, own_lock: None })
     }
 }
 
 /// Waits for the lock of all writers, in a statement of its own: the next one sees what the holder
 /// before has committed. The transaction releases it when it ends.
-async fn lock(op: &'static str, transaction: &mut Transaction<'_, Postgres>) -> Result<(), IndexError> {
+///
+/// Fails if the session of this process, which has `own_lock`, has ended
+/// ([`session`]).
+async fn lock(
+    op: &'static str,
+    transaction: &mut Transaction<'_, Postgres>,
+    own_lock: Option<i64>,
+) -> Result<(), IndexError> {
+    // The second lock is tried when the first one is held: the branch of a CASE is evaluated after
+    // its condition. A lock with the number NULL is none, and then the result is NULL.
+    const LOCK: &str = "SELECT CASE WHEN pg_advisory_xact_lock($1) IS NOT NULL \
+         THEN pg_try_advisory_xact_lock_shared($2) END";
     for attempt in 1.. {
-        let lock = query("SELECT pg_advisory_xact_lock($1)").bind(WRITE_LOCK);
-        match lock.execute(&mut **transaction).await {
+        let locked = query_scalar(LOCK).bind(WRITE_LOCK).bind(own_lock);
+        let locked: sqlx::Result<Option<bool>> = locked.fetch_one(&mut **transaction).await;
+        match locked {
+            Ok(Some(true)) => return Err(session::lost()),
             Ok(_) => break,
             Err(error) if attempt < LOCK_ATTEMPT_COUNT && is_transient(&error) => {}
             Err(error) => return Err(map(op, error)),
@@ -182,11 +209,17 @@ pub(super) struct Tx<'c> {
     is_writing: bool,
     has_failed: &'c mut bool,
     began: Instant,
+    own_lock: Option<i64>,
 }
 
 impl Tx<'_> {
     pub(super) const fn op(&self) -> &'static str {
         self.op
+    }
+
+    /// The lock of the session of this process, if it has one.
+    pub(super) const fn own_lock(&self) -> Option<i64> {
+        self.own_lock
     }
 
     /// Returns the number of changed rows.

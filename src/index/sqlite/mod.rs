@@ -32,6 +32,7 @@ mod remove;
 mod repair;
 mod replace;
 mod rows;
+mod store_locks;
 mod switch;
 mod terms;
 #[cfg(test)]

@@ -21,6 +21,11 @@ impl ObjectIndex for SqliteIndex {
             .boxed()
     }
 
+    fn incarnation_to_delete(&self, hash: XorbHash) -> BoxFuture<'_, Result<Option<Incarnation>, IndexError>> {
+        // The lock of that process is a file, which it has until it ends.
+        self.incarnation_of(hash)
+    }
+
     fn begin_object(
         &self,
         hash: XorbHash,

@@ -102,6 +102,18 @@ impl RecordIndex for SqliteIndex {
         }
         .boxed()
     }
+
+    fn close_record(&self, _: u64) -> BoxFuture<'_, Result<(), IndexError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn is_record_open(&self, _: u64) -> BoxFuture<'_, Result<Option<bool>, IndexError>> {
+        async { Ok(None) }.boxed()
+    }
+
+    fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {
+        async { Ok(Vec::new()) }.boxed()
+    }
 }
 
 /// Marks the record with this number as applied, in the transaction of its change. Does nothing for

@@ -29,6 +29,8 @@ mod keys;
 mod refresh;
 mod repos;
 mod seal;
+#[cfg(feature = "s3")]
+mod sealed_ring;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -46,6 +48,8 @@ pub use id::{TokenId, TokenIdError};
 pub use keys::{KeyId, KeyRing, KeyRingError, SECRET_LEN};
 pub use refresh::{RefreshToken, check_refresh_token, inspect_refresh_token};
 pub use repos::{NameError, Namespace, PublicRepo, Repo, RepoScope, Subject};
+#[cfg(feature = "s3")]
+pub use sealed_ring::{MasterKey, UnsealError, open_ring, seal_ring};
 pub use token::{Token, check_file_upload, check_token, inspect_token};
 
 /// How long a text is accepted after its expiry, in seconds.

@@ -12,6 +12,7 @@ use crate::format::FileHash;
 use crate::format::shard::Term;
 use crate::index::{Claim, ClaimState, Reader};
 use crate::runtime::telemetry::chain;
+use crate::service::Server;
 use crate::service::contents::Walk;
 use crate::service::download::Proof;
 
@@ -37,6 +38,13 @@ pub(in crate::service) struct Reading {
     /// Whether the chunks are compared with their hashes. The first read of a file does not compare
     /// them, because the right sha256 already proves the bytes.
     pub(super) proof: Proof,
+}
+
+impl Server {
+    /// Wakes the tasks that verify claims: another server may have registered some.
+    pub fn verify_claims_of_others(&self) {
+        self.unsettled.notify();
+    }
 }
 
 impl Reading {

@@ -208,7 +208,7 @@ impl Fsck {
         if state == XorbState::Staged {
             self.store.index.abandon_xorb(hash, self.store.clock.now()).await?;
         }
-        if let Some(incarnation) = self.store.index.incarnation_of(hash).await? {
+        if let Some(incarnation) = self.store.index.incarnation_to_delete(hash).await? {
             self.store.blobs.delete(BlobKey::new(hash, incarnation)).await?;
         }
         self.store.index.forget_xorb(hash).await?;

@@ -152,7 +152,7 @@ impl Store {
     /// Deletes the blob of a row in `Deleting`, and then the row.
     async fn finish_deletion(&self, collected: &mut Collected, xorb: &PlannedXorb) {
         let deleted = async {
-            let Some(incarnation) = self.index.incarnation_of(xorb.hash).await? else { return Ok(()) };
+            let Some(incarnation) = self.index.incarnation_to_delete(xorb.hash).await? else { return Ok(()) };
             self.blobs.delete(BlobKey::new(xorb.hash, incarnation)).await?;
             Ok::<_, StoreError>(())
         };

@@ -9,7 +9,8 @@ use crate::git::ObjectId;
 use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
 use crate::service::Server;
 use crate::service::registration_log::HubChange;
-use crate::service::upload::{KeyLock, KeyLocks};
+use crate::service::store_locks::RepoLock;
+use crate::service::upload::KeyLocks;
 
 /// Locks of repositories by their names in small letters. Each change of a repository is made with
 /// its lock, so that its records are in the order of its changes. Commits of this process do not
@@ -27,18 +28,13 @@ pub(super) struct Ready {
 }
 
 impl Server {
-    /// The lock of a repository.
-    pub(in crate::service) async fn lock_hub_repo(&self, storage_name: &str) -> KeyLock<String> {
-        self.branch_locks.lock(storage_name.to_ascii_lowercase()).await
-    }
-
     /// Writes rows of files that have changed although the commit changes nothing: the earlier
     /// contents of a large file had a false sha256.
     pub(super) async fn renew_blobs(
         &self,
         open: &OpenRepo,
         blobs: Vec<HubBlob>,
-        lock: &Arc<KeyLock<String>>,
+        lock: &Arc<RepoLock>,
     ) -> Result<(), HubError> {
         let known = self.store.index.find_hub_blobs(open.repo.id, blobs.iter().map(|blob| blob.id).collect()).await?;
         let known: HashMap<ObjectId, HubBlob> = known.into_iter().map(|blob| (blob.id, blob)).collect();
@@ -51,8 +47,11 @@ impl Server {
         let write = async move {
             let _lock = lock;
             let (appended, HubChange { repo, blobs, .. }) = store.append_hub(change).await?;
+            // Applied before its change: when the rows are there, the same request writes no other
+            // record. If they do not follow, the record is right all the same.
+            appended.retain_applied().await?;
             store.index.add_hub_objects(repo.id, Vec::new(), blobs, store.clock.now()).await?;
-            Ok::<_, HubError>(appended.retain_applied().await?)
+            Ok::<_, HubError>(())
         };
         self.uninterrupted(write).await
     }
@@ -63,7 +62,7 @@ impl Server {
         self: &Arc<Self>,
         open: &OpenRepo,
         Ready { from, commit, trees, blobs }: Ready,
-        lock: &Arc<KeyLock<String>>,
+        lock: &Arc<RepoLock>,
     ) -> Result<Option<ObjectId>, HubError> {
         let (store, lock, id) = (Arc::clone(&self.store), Arc::clone(lock), commit.id);
         let repo = self.store.hub_repo_now(open).await?;

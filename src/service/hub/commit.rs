@@ -120,7 +120,7 @@ impl Server {
         let changes = self.store_contents(open, changes).await?;
         let at = self.store.clock.now();
         let author = author_of(&open.claims);
-        let lock = Arc::new(self.lock_hub_repo(&open.repo.storage_name).await);
+        let lock = Arc::new(self.lock_hub_repo(&open.repo.storage_name).await?);
         self.check_claims(open, &changes).await?;
         for _ in 0..TRY_COUNT {
             let head = self.head(open, &branch, &name).await?;

@@ -46,19 +46,23 @@ impl Deleting {
     fn names(&self) -> MutexGuard<'_, HashSet<String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Refuses a registration under the name of a repository that is being deleted: the deletion
-    /// would remove its claims.
-    pub(in crate::service) fn check(&self, repo: &RepoScope) -> Result<(), StoreError> {
-        let names = self.names();
-        if !names.is_empty() && names.contains(&repo.to_string()) {
-            return Err(Busy { is_above_share: false }.into());
-        }
-        Ok(())
-    }
 }
 
 impl Server {
+    /// Refuses a registration under the name of a repository that is being deleted: the deletion
+    /// would remove its claims.
+    pub(in crate::service) async fn check_not_deleting(&self, repo: &RepoScope) -> Result<(), StoreError> {
+        let is_deleting = if self.store.index.is_shared() {
+            // Another server may have deleted it. Its name is in use until its claims are removed.
+            let (index, name) = (&self.store.index, repo.to_string());
+            index.has_storage_name(name.clone()).await? && index.find_stored_hub_repo(name).await?.is_none()
+        } else {
+            let names = self.deleting.names();
+            !names.is_empty() && names.contains(&repo.to_string())
+        };
+        if is_deleting { Err(Busy { is_above_share: false }.into()) } else { Ok(()) }
+    }
+
     /// Deletes a repository. After `Ok` no client sees it, durably.
     ///
     /// # Errors
@@ -67,7 +71,7 @@ impl Server {
     /// deleted all the same.
     pub async fn delete_hub_repo(self: &Arc<Self>, claims: &Claims, name: &HubName) -> Result<(), HubError> {
         let open = self.open_present_hub_repo(claims, name, Scope::Write).await?;
-        let lock = self.lock_hub_repo(&open.repo.storage_name).await;
+        let lock = self.lock_hub_repo(&open.repo.storage_name).await?;
         let (server, repo) = (Arc::clone(self), self.store.named_hub_repo_now(&open).await?);
         let delete = async move {
             let _lock = lock;
@@ -104,10 +108,11 @@ impl Server {
     pub async fn purge_deleted_repos(&self, pace: &Pace) -> Result<(), HubError> {
         for repo in self.store.deleted_repos().await? {
             loop {
-                let lock = self.lock_hub_repo(&repo.storage_name).await;
-                let purged = self.purge_some(&repo).await;
-                drop(lock);
-                match purged {
+                let purged = async {
+                    let _lock = self.lock_hub_repo(&repo.storage_name).await?;
+                    self.purge_some(&repo).await
+                };
+                match purged.await {
                     Ok(ControlFlow::Continue(())) => {}
                     Ok(ControlFlow::Break(())) => break,
                     Err(error) => {
@@ -124,7 +129,7 @@ impl Server {
         // Also the names of repositories whose deletion has failed.
         let names: Vec<String> = self.deleting.names().iter().cloned().collect();
         for name in names {
-            let lock = self.lock_hub_repo(&name).await;
+            let lock = self.lock_hub_repo(&name).await?;
             if !self.store.deleted_repos().await?.iter().any(|repo| repo.storage_name == name) {
                 self.deleting.names().remove(&name);
             }

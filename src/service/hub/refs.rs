@@ -128,9 +128,10 @@ impl Server {
             let created = store.index.create_hub_repo(new, first, trees, blobs, appended.number()).await;
             match &created {
                 Ok(None) => appended.roll_back().await,
+                Ok(Some(_)) => appended.retain(),
                 // After an error the next start may create it. A later creation counts all the
                 // same.
-                Ok(Some(_)) | Err(_) => appended.retain(),
+                Err(_) => appended.retain_unknown().await,
             }
             Ok::<_, HubError>(created?.is_some())
         };
@@ -167,7 +168,7 @@ impl Server {
         target: ObjectId,
     ) -> Result<(), HubError> {
         check_ref_name(&name)?;
-        let lock = self.lock_hub_repo(&open.repo.storage_name).await;
+        let lock = self.lock_hub_repo(&open.repo.storage_name).await?;
         let refs = self.hub_refs(open).await?;
         if refs.iter().any(|known| known.name == name) {
             return Err(HubError::Exists { what: name });
@@ -207,7 +208,7 @@ impl Server {
         if name == "refs/heads/main" {
             return Err(HubError::Invalid("The branch main cannot be deleted.".to_owned()));
         }
-        let lock = self.lock_hub_repo(&open.repo.storage_name).await;
+        let lock = self.lock_hub_repo(&open.repo.storage_name).await?;
         let none = || HubError::NoRevision { revision: name.clone() };
         let target = self.store.index.find_hub_ref(open.repo.id, name.clone()).await?.ok_or_else(none)?;
         let (store, repo) = (Arc::clone(&self.store), self.store.hub_repo_now(open).await?);

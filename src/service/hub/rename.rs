@@ -23,7 +23,7 @@ use super::{HubError, HubName, OpenRepo, creating_claims};
 use crate::index::HubRepo;
 use crate::service::access::{Claims, Scope};
 use crate::service::registration_log::HubChange;
-use crate::service::upload::KeyLock;
+use crate::service::store_locks::RepoLock;
 use crate::service::{Server, Store, StoreError};
 
 /// Maximum number of repositories that are found by one former name.
@@ -37,7 +37,7 @@ pub(super) struct FreeName {
     /// A storage name that is free, for a new repository.
     pub(super) storage_name: String,
     /// The locks of the name, of the storage name, and of those that the caller asked for.
-    pub(super) locks: Vec<KeyLock<String>>,
+    pub(super) locks: Vec<RepoLock>,
 }
 
 impl Store {
@@ -105,7 +105,7 @@ impl Server {
             let mut names = BTreeSet::from([name.storage_name(), storage_name.clone()]);
             names.extend(deleted.iter().chain(&former).map(|repo| repo.storage_name.clone()));
             names.extend(others.iter().map(|&other| other.to_owned()));
-            let locks = self.lock_hub_repos(names).await;
+            let locks = self.lock_hub_repos(names).await?;
             // What was seen without the locks may have changed. The former names come last: one
             // that had the name before is listed then.
             let is_locked = |repo: &HubRepo| deleted.iter().chain(&former).any(|locked| locked.id == repo.id);
@@ -139,13 +139,13 @@ impl Server {
     }
 
     /// The locks of several repositories, in the one order in which all callers take them.
-    async fn lock_hub_repos(&self, storage_names: BTreeSet<String>) -> Vec<KeyLock<String>> {
+    async fn lock_hub_repos(&self, storage_names: BTreeSet<String>) -> Result<Vec<RepoLock>, HubError> {
         let keys: BTreeSet<String> = storage_names.iter().map(|name| name.to_ascii_lowercase()).collect();
         let mut locks = Vec::with_capacity(keys.len());
         for key in keys {
-            locks.push(self.lock_hub_repo(&key).await);
+            locks.push(self.lock_hub_repo(&key).await?);
         }
-        locks
+        Ok(locks)
     }
 
     /// Gives a repository another name in its namespace. Its present one becomes a former name.
@@ -176,7 +176,7 @@ impl Server {
             Ok(free) => free.locks,
             // Only the case of its own name changes.
             Err(found) if found.id == open.repo.id && found.name != to.name() => {
-                vec![self.lock_hub_repo(&open.repo.storage_name).await]
+                vec![self.lock_hub_repo(&open.repo.storage_name).await?]
             }
             Err(found) if found.id == open.repo.id => return Ok(()),
             Err(found) => {

@@ -18,7 +18,7 @@ impl Server {
     ///
     /// The store failed.
     pub async fn set_hub_repo_private(self: &Arc<Self>, open: &OpenRepo, is_private: bool) -> Result<(), HubError> {
-        let lock = self.lock_hub_repo(&open.repo.storage_name).await;
+        let lock = self.lock_hub_repo(&open.repo.storage_name).await?;
         let now = self.store.hub_repo_now(open).await?;
         if now.is_private == is_private {
             return Ok(());
@@ -58,7 +58,7 @@ impl Server {
         let message = message.filter(|message| !message.is_empty());
         let message = message.unwrap_or_else(|| format!("Super-squash branch '{branch}'"));
         check_message(&message)?;
-        let lock = Arc::new(self.lock_hub_repo(&open.repo.storage_name).await);
+        let lock = Arc::new(self.lock_hub_repo(&open.repo.storage_name).await?);
         let head = self.head(open, branch, &name).await?;
         // It may be listed since before the branch was created.
         self.store.index.set_unneeded_commits(open.repo.id, vec![head.id], None).await?;

@@ -36,8 +36,9 @@ use crate::git::ObjectId;
 use crate::index::{HubObject, HubRepo};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
-use crate::service::Server;
 use crate::service::gc::Pace;
+use crate::service::store_locks::FileChange;
+use crate::service::{Server, StoreError};
 
 /// Each repository is swept once in this time.
 const PERIOD_MILLIS: u64 = 24 * 3600 * 1000;
@@ -114,7 +115,7 @@ impl Server {
     /// Sweeps a repository, unless it is deleted meanwhile or `pace` stops it.
     async fn sweep_hub_repo(&self, repo: &HubRepo, pace: &Pace) -> Result<Swept, HubError> {
         let (index, began) = (&self.store.index, self.store.clock.now());
-        let lock = self.lock_hub_repo(&repo.storage_name).await;
+        let lock = self.lock_hub_repo(&repo.storage_name).await?;
         let Some(generations) = index.hub_generations(repo.id).await? else { return Ok(Swept::default()) };
         let has_listed = async || {
             Ok::<_, HubError>(
@@ -236,7 +237,7 @@ impl Sweep<'_> {
     async fn drop_commits(&mut self, old: HashSet<ObjectId>) -> Result<bool, HubError> {
         let mut left = self.history.in_order(old);
         while !left.is_empty() {
-            let lock = self.server.lock_hub_repo(&self.repo.storage_name).await;
+            let lock = self.server.lock_hub_repo(&self.repo.storage_name).await?;
             match self.refresh().await? {
                 None => return Ok(false),
                 // Listed anew: a branch may have been created at one of them, and deleted.
@@ -270,7 +271,7 @@ impl Sweep<'_> {
                 after = Some(*last);
                 let unmarked: Vec<ObjectId> = page.into_iter().filter(|id| !self.marks.has(object, id)).collect();
                 for some in unmarked.chunks(DROP_COUNT) {
-                    let lock = self.server.lock_hub_repo(&repo.storage_name).await;
+                    let lock = self.server.lock_hub_repo(&repo.storage_name).await?;
                     if !self.refresh_marks().await? {
                         return Ok(false);
                     }
@@ -308,7 +309,7 @@ impl Sweep<'_> {
     async fn drop_claims(&mut self, old: Vec<FileHash>) -> Result<bool, HubError> {
         let repo = self.repo;
         for some in old.chunks(DROP_COUNT) {
-            let lock = self.server.lock_hub_repo(&repo.storage_name).await;
+            let lock = self.server.lock_hub_repo(&repo.storage_name).await?;
             if !self.refresh_marks().await? {
                 return Ok(false);
             }
@@ -330,7 +331,11 @@ impl Sweep<'_> {
     /// long, and this task holds that of the repository.
     async fn drop_claim(&mut self, file: FileHash) -> Result<(), HubError> {
         let (store, repo) = (&self.server.store, self.repo);
-        let Ok(lock) = store.file_locks.lock_within(Duration::ZERO, [file]).await else { return Ok(()) };
+        let lock = match store.lock_files([file], FileChange::Other, Duration::ZERO).await {
+            Ok(lock) => lock,
+            Err(StoreError::Busy(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
         let since = store.index.file_unneeded_since(repo.id, file).await?;
         if !since.is_some_and(|since| is_old(since, self.now())) {
             return Ok(());

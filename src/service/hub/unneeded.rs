@@ -10,10 +10,11 @@ use super::OpenRepo;
 use crate::format::FileHash;
 use crate::index::HubRepo;
 use crate::service::permits::PATIENCE;
+use crate::service::store_locks::FileChange;
 use crate::service::{Server, StoreError};
 
 /// The repositories with unneeded files: their numbers by their storage names. In memory, so that
-/// registrations for others have nothing to look up.
+/// registrations for others have nothing to look up. With several servers they are looked up.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Unneeded(Mutex<HashMap<String, i64>>);
 
@@ -41,8 +42,7 @@ impl Server {
         storage_name: &str,
         files: impl Iterator<Item = FileHash> + Send,
     ) -> Result<(), StoreError> {
-        let id = self.unneeded.repos().get(storage_name).copied();
-        let Some(id) = id else { return Ok(()) };
+        let Some(id) = self.repo_with_unneeded(storage_name).await? else { return Ok(()) };
         Ok(self.store.index.set_unneeded_files(id, files.collect(), None).await?)
     }
 
@@ -51,12 +51,23 @@ impl Server {
     /// before.
     pub(super) async fn retain_file(&self, open: &OpenRepo, file: FileHash) -> Result<bool, StoreError> {
         let name = &open.repo.storage_name;
-        if !self.unneeded.repos().contains_key(name) {
+        if self.repo_with_unneeded(name).await?.is_none() {
             return Ok(false);
         }
-        let _lock = self.store.file_locks.lock_within(PATIENCE, [file]).await?;
+        let _lock = self.store.lock_files([file], FileChange::Register, PATIENCE).await?;
         self.retain_unneeded(name, std::iter::once(file)).await?;
         Ok(true)
+    }
+
+    /// The number of the repository, if a sweep may have listed files of it as unneeded.
+    async fn repo_with_unneeded(&self, storage_name: &str) -> Result<Option<i64>, StoreError> {
+        if !self.store.index.is_shared() {
+            return Ok(self.unneeded.repos().get(storage_name).copied());
+        }
+        let index = &self.store.index;
+        let Some(repo) = index.find_stored_hub_repo(storage_name.to_owned()).await? else { return Ok(None) };
+        let has_some = !index.list_unneeded_files(repo.id, None, 1).await?.is_empty();
+        Ok(has_some.then_some(repo.id))
     }
 
     /// Loads which repositories have unneeded files. To be called before a server takes requests.

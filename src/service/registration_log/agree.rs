@@ -213,6 +213,7 @@ impl Store {
         }
         let tail = self.compare_records(&mark).await?;
         let id = mark.id.or(directory).unwrap_or_else(new_store_id);
+        self.settle_open(&tail).await?;
         if !tail.is_empty() {
             self.apply_tail(&mark, &tail).await?;
         }
@@ -224,6 +225,26 @@ impl Store {
             self.records.set_store_id(id).await.map_err(StoreError::from)?;
         }
         Ok(Reconciled { is_new, applied_count: tail.len() })
+    }
+
+    /// Several servers, of which this one is the first: settles the records of changes that the
+    /// servers before have not made. Those of the tail are applied. The others are removed, unless
+    /// the tail shows that the database was set back: then the changes of all of them may have been
+    /// acknowledged.
+    async fn settle_open(&self, tail: &Tail) -> Result<(), StoreError> {
+        let open = self.index.abandoned_records().await?;
+        let mut was_set_back = false;
+        for seq in &tail.seqs {
+            // A part is closed without being applied.
+            was_set_back |= !open.contains(&seq.number()) && !self.is_partial_record(*seq).await?;
+        }
+        for seq in open.into_iter().map(Seq::new) {
+            if was_set_back || tail.seqs.contains(&seq) || !self.remove_abandoned(seq).await? {
+                self.index.close_record(seq.number()).await?;
+            }
+            // Others stay open, because their requests may still be under way.
+        }
+        Ok(())
     }
 
     /// Compares what the index has applied with the stored records.

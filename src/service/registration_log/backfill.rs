@@ -107,7 +107,9 @@ impl Store {
                 Record::Register(Registered { at, repos, owners, origin: Some(origin), shard }).encode()
             };
             let record = self.pool.run(write).await;
-            self.records.append(record).await?;
+            let seq = self.records.append(record).await?;
+            // The index has the files, so the record must stay when this process has ended.
+            self.index.close_record(seq.number()).await?;
         }
         Ok(())
     }

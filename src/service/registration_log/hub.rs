@@ -215,7 +215,7 @@ impl Store {
             }
             Err(error) => error,
         };
-        appended.retain();
+        appended.retain_unknown().await;
         let undone = match look.await {
             Ok(None) => return Ok(true),
             Ok(Some(present)) => match self.append_hub(present).await {

@@ -15,7 +15,9 @@
 //! uploads. The same holds for a failed transaction with an unknown outcome. When a registration
 //! has added nothing or was refused, its record is removed. If the removal fails, the failure is
 //! logged. Before the response, the index then marks the record as considered, so that no start
-//! applies it. Only a rebuild then tries the registration again, without quotas.
+//! applies it. Only a rebuild then tries the registration again, without quotas. With several
+//! servers the index knows which records are open, and those of a server that has ended are
+//! removed within seconds ([`Store::settle_ended`]).
 //!
 //! Records of one file are in the order in which the index applied them. The writer of a record
 //! holds the file's lock until its transaction, or the last step of the registration, is over. The
@@ -51,9 +53,9 @@ use self::record::{Record, Registered};
 pub use self::tail::Tail;
 use super::Store;
 use super::error::StoreError;
-use super::file_locks::FileLock;
 use super::permits::PATIENCE;
 use super::register::distinct;
+use super::store_locks::{FileChange, LockedFiles};
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::shard::{Shard, parse_stored, write_upload};
 use crate::format::{FileHash, XorbHash};
@@ -72,7 +74,7 @@ pub struct AppendedRecord {
     earlier: Vec<Seq>,
     /// The lock of its files. A change of a Hub repository is made with the lock of its name
     /// instead.
-    _lock: Option<FileLock>,
+    _lock: Option<LockedFiles>,
 }
 
 impl AppendedRecord {
@@ -82,8 +84,21 @@ impl AppendedRecord {
         self.seq.number()
     }
 
-    /// Keeps the record, because the change was made or its outcome is unknown.
+    /// Keeps the record, because the change was made.
     pub fn retain(self) {}
+
+    /// Keeps the record after an error of the transaction, because the change may have been made.
+    /// With several servers the index knows whether it was, and otherwise the record is removed.
+    pub async fn retain_unknown(self) {
+        match self.index.is_record_open(self.number()).await {
+            Ok(Some(true)) => self.roll_back().await,
+            Ok(_) => {}
+            // Another server removes the record when this one has ended.
+            Err(error) => {
+                tracing::warn!(record = %self.seq, error = %chain(&error), "cannot tell whether a failed change was made");
+            }
+        }
+    }
 
     /// Keeps the record of a change that was made without marking the record as applied, and marks
     /// it now.
@@ -98,12 +113,26 @@ impl AppendedRecord {
         // The last record first: the others have no effect without it.
         let removed = self.records.remove(self.seq).await;
         hub::remove_parts(self.records.as_ref(), &self.earlier).await;
-        let Err(error) = removed else { return };
+        let Err(error) = removed else { return self.close().await };
         tracing::warn!(record = %self.seq, error = %chain(&error), "cannot roll back the record of a failed operation");
         if let Err(error) = self.mark_considered().await {
             tracing::warn!(record = %self.seq, error = %chain(&error), "cannot mark the record of a failed operation \
                 as considered; the next start may apply it");
         }
+    }
+
+    /// Several servers: says that nothing is to be done about the record any more. If that fails,
+    /// the record is removed once this process has ended.
+    async fn close(&self) {
+        if let Err(error) = self.index.close_record(self.seq.number()).await {
+            tracing::warn!(record = %self.seq, error = %chain(&error), "cannot close a record");
+        }
+    }
+
+    /// Keeps the record of a change that was made before. With several servers it must be marked as
+    /// applied: otherwise the next start would take it for one of a database that was set back.
+    pub async fn retain_made(self) -> Result<(), StoreError> {
+        if self.index.is_shared() { self.mark_considered().await } else { Ok(()) }
     }
 
     /// Makes the record the last one that the index has considered. Does so only if the record
@@ -128,7 +157,7 @@ impl Store {
         shard: Bytes,
     ) -> Result<AppendedRecord, StoreError> {
         let files = registration.files.iter().map(|file| file.hash);
-        let lock = self.file_locks.lock_within(PATIENCE, files).await?;
+        let lock = self.lock_files(files, FileChange::Register, PATIENCE).await?;
         let (named, shard) = self.without_known_files(registration, shard).await?;
         let owned = self.index.owned_xorbs(named.clone(), domain.clone()).await?;
         let owned: HashSet<XorbHash> = owned.into_iter().collect();
@@ -175,7 +204,7 @@ impl Store {
     /// The record could not be written. Then the file must not be removed, since a rebuilt index
     /// would still have it.
     pub async fn append_removal(&self, file: FileHash, repo: Option<String>) -> Result<AppendedRecord, StoreError> {
-        let lock = self.file_locks.lock_within(PATIENCE, [file]).await?;
+        let lock = self.lock_files([file], FileChange::Other, PATIENCE).await?;
         self.append(lock, Record::Remove { at: self.clock.now(), file, repo }).await
     }
 
@@ -187,13 +216,12 @@ impl Store {
     /// The record could not be written. Then a rebuilt index would still have the claim.
     pub(super) async fn append_made_removal(
         &self,
-        lock: FileLock,
+        lock: LockedFiles,
         file: FileHash,
         repo: String,
     ) -> Result<(), StoreError> {
         let appended = self.append(lock, Record::Remove { at: self.clock.now(), file, repo: Some(repo) }).await?;
-        appended.retain();
-        Ok(())
+        appended.retain_made().await
     }
 
     /// Appends the record of new terms for registered files: the files of this shard, with their
@@ -205,20 +233,21 @@ impl Store {
     /// The record could not be written. Then the terms must not be switched: the old xorbs may be
     /// deleted afterwards, and a rebuilt index would need them.
     pub async fn append_terms(&self, shard: &Shard, new: Vec<XorbHash>) -> Result<AppendedRecord, StoreError> {
-        let lock = self.file_locks.lock(shard.files.iter().map(|file| file.hash)).await;
+        let files = shard.files.iter().map(|file| file.hash);
+        let lock = self.lock_files(files, FileChange::Other, PATIENCE).await?;
         let named = distinct(shard.files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &[]);
         let owners = places_of(self.index.owners_of(new).await?, &named);
         let shard = write_upload(shard).expect("terms that the index has are those of a shard").into();
         self.append(lock, Record::Terms { at: self.clock.now(), owners, shard }).await
     }
 
-    async fn append(&self, lock: FileLock, record: Record) -> Result<AppendedRecord, StoreError> {
+    async fn append(&self, lock: LockedFiles, record: Record) -> Result<AppendedRecord, StoreError> {
         let record = self.pool.run(move || record.encode()).await;
         let seq = self.records.append(record).await?;
         Ok(self.appended(seq, Vec::new(), Some(lock)))
     }
 
-    fn appended(&self, seq: Seq, earlier: Vec<Seq>, lock: Option<FileLock>) -> AppendedRecord {
+    fn appended(&self, seq: Seq, earlier: Vec<Seq>, lock: Option<LockedFiles>) -> AppendedRecord {
         let (records, index) = (Arc::clone(&self.records), Arc::clone(&self.index));
         AppendedRecord { records, index, seq, earlier, _lock: lock }
     }

@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::record::{Record, RecordError, parse};
+use super::record::{HubRecord, Record, RecordError, parse};
 use crate::blob::records::Seq;
 use crate::blob::{BlobErrorKind, BlobKey};
 use crate::format::shard::{Shard, parse_stored as parse_shard};
@@ -247,6 +247,11 @@ impl Store {
         }
         let names = keys.iter().map(|key| (key.xorb_hash(), key.incarnation())).collect();
         Ok(!self.index.unknown_names(names).await?.is_empty())
+    }
+
+    /// Whether a record is a part of a change, and not its last one.
+    pub(in crate::service) async fn is_partial_record(&self, seq: Seq) -> Result<bool, StoreError> {
+        Ok(matches!(self.read_record(seq).await?, Some(Ok(Record::Hub(HubRecord { is_partial: true, .. })))))
     }
 
     /// A record, or why it is invalid; `None` where it was removed.

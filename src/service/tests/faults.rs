@@ -540,6 +540,18 @@ impl RecordIndex for FaultyIndex {
         self.faults.around("set_store", self.inner.set_store(id, last_record), index_error).boxed()
     }
 
+    fn close_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.inner.close_record(seq)
+    }
+
+    fn is_record_open(&self, seq: u64) -> BoxFuture<'_, Result<Option<bool>, IndexError>> {
+        self.inner.is_record_open(seq)
+    }
+
+    fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {
+        self.inner.abandoned_records()
+    }
+
     fn add_unapplied_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
         self.faults.around("add_unapplied_records", self.inner.add_unapplied_records(seqs), index_error).boxed()
     }

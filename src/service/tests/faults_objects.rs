@@ -16,6 +16,11 @@ impl ObjectIndex for FaultyIndex {
         self.faults.around("incarnation_of", self.inner.incarnation_of(hash), index_error).boxed()
     }
 
+    fn incarnation_to_delete(&self, hash: XorbHash) -> IndexFuture<'_, Option<Incarnation>> {
+        let found = self.inner.incarnation_to_delete(hash);
+        self.faults.around("incarnation_to_delete", found, index_error).boxed()
+    }
+
     fn begin_object(&self, hash: XorbHash, incarnation: Incarnation, len: u64, now: Timestamp) -> IndexFuture<'_, ()> {
         let begun = self.weakness.begin_object(&self.inner, (hash, incarnation), len, now);
         self.faults.around("begin_object", begun, index_error).boxed()

@@ -338,7 +338,7 @@ async fn commit_whose_claim_was_removed_meanwhile_is_refused() {
     let server = setup.process();
     create(&server, "repo").await.unwrap();
     let before = seen(&server).await;
-    let lock = server.lock_hub_repo(&name("repo").storage_name()).await;
+    let lock = server.lock_hub_repo(&name("repo").storage_name()).await.unwrap();
     let committing = commit(&server, "repo", vec![put("a.txt")]);
     let removing = async {
         // The contents of the commit are stored before it takes the lock.

@@ -1,11 +1,17 @@
 //! The last part of an upload: stages the row, publishes the blob, and makes the row live.
 //!
 //! After `Ok` the blob is durable, its row is live, and the uploader is one of its owners. An
-//! upload of a stored xorb adds the owner, and replaces the blob if the new one is much shorter.
+//! upload of a stored xorb adds the owner, and replaces the blob if the new one is much shorter. Of
+//! two servers that publish the same xorb at once, the later one to stage it makes it live, and the
+//! other one waits for that and adds its owner.
 //! After an error nothing of the upload is visible, unless the index has committed a transaction
 //! and then reported an error. A crash leaves a staged row or a pending object, with or without a
 //! blob. The next start removes the staged row and its blob, and garbage collection removes the
 //! pending object.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use super::draft_slot::DraftSlot;
 use super::{DELETION_RETRY_AFTER, Staged, Uploaded, Verified};
@@ -18,6 +24,11 @@ use crate::runtime::telemetry::chain;
 use crate::service::Store;
 use crate::service::error::{StoreError, UploadError};
 use crate::service::heal::is_worth;
+
+/// How often, and after which pause each, an upload looks whether another server has published the
+/// same xorb: for five seconds, in which a xorb of 64 MiB is published.
+const RIVAL_TRY_COUNT: u32 = 100;
+const RIVAL_PAUSE: Duration = Duration::from_millis(50);
 
 impl Store {
     /// Makes a verified upload durable and visible.
@@ -67,10 +78,7 @@ impl Store {
             Staged::There { ticket, serialized_len } => {
                 // The owner and the grant are recorded first, because they must not depend on the
                 // success of the replacement.
-                self.index.share_xorb(hash, domain).await.map_err(StoreError::from)?;
-                if let Some(grant) = grant {
-                    self.index.spend_grant(grant).await.map_err(StoreError::from)?;
-                }
+                self.share(hash, domain, grant).await?;
                 uploaded.was_inserted = self.shorten(ticket, serialized_len, (tenant, xorb, crc64, draft)).await;
                 return Ok(uploaded);
             }
@@ -91,7 +99,7 @@ impl Store {
         };
         // If a later step fails, the row stays staged: invisible, and the next upload can claim it.
         let (hash, layout, chunk_hashes, schemes) = xorb.into_parts();
-        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: Some(domain), grant };
+        let row = NewXorb { hash, crc64, layout, chunk_hashes, schemes, owner: Some(domain.clone()), grant };
         let permit = self.publishes.wait(tenant, 1).await;
         if is_heal {
             // If this fails, the xorb stays damaged, and the next upload can repair it.
@@ -99,10 +107,43 @@ impl Store {
         } else {
             draft.publish(BlobKey::new(hash, ticket.incarnation())).await.map_err(StoreError::from)?;
             drop(permit);
-            self.go_live(row, ticket).await?;
+            let grant = row.grant;
+            match self.go_live(row, ticket).await {
+                Err(StoreError::Index(error)) if error.kind == IndexErrorKind::Lost && self.index.is_shared() => {
+                    // Another server has staged the same xorb.
+                    if self.is_published_by_another(hash).await? && self.share(hash, domain, grant).await? {
+                        return Ok(uploaded);
+                    }
+                    return Err(StoreError::from(error).into());
+                }
+                published => published?,
+            }
         }
         uploaded.was_inserted = true;
         Ok(uploaded)
+    }
+
+    /// Adds an owner to a stored xorb, and spends the grant of the upload if it has one. Returns
+    /// whether the xorb is visible.
+    async fn share(&self, hash: XorbHash, owner: String, grant: Option<SpentGrant>) -> Result<bool, StoreError> {
+        let is_visible = self.index.share_xorb(hash, owner).await?;
+        if let Some(grant) = grant.filter(|_| is_visible) {
+            self.index.spend_grant(grant).await?;
+        }
+        Ok(is_visible)
+    }
+
+    /// Whether another server publishes the xorb that it has staged. Waits for that, but not for
+    /// long, since that server may have died.
+    async fn is_published_by_another(&self, hash: XorbHash) -> Result<bool, StoreError> {
+        for _ in 0..RIVAL_TRY_COUNT {
+            match self.index.find_life(hash).await?.map(|life| life.state) {
+                Some(XorbState::Live) => return Ok(true),
+                Some(XorbState::Staged) => sleep(RIVAL_PAUSE).await,
+                Some(XorbState::Condemned | XorbState::Deleting) | None => return Ok(false),
+            }
+        }
+        Ok(false)
     }
 
     /// Replaces the sound blob of a visible xorb if the new one is much shorter. Returns whether it

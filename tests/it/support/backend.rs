@@ -1,7 +1,7 @@
 //! Stores of servers that are not in the data directory: a PostgreSQL database, and a bucket.
 //!
 //! With `ZORB_TEST_STORE=s3` every server that a test starts has its index in a database and its
-//! blobs in a bucket; `tests/backends.sh` runs the tests this way that do not look at files.
+//! blobs in a bucket. Tests that look at the files of the data directory fail then, so name those that do not.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -138,6 +138,7 @@ fn settings(database: String, endpoint: &str, prefix: &str) -> BTreeMap<&'static
         ("s3_prefix", prefix.to_owned()),
         ("s3_access_key", ACCESS_KEY.to_owned()),
         ("s3_secret_key", SECRET_KEY.to_owned()),
+        ("master_key", "5a".repeat(32)),
     ])
 }
 

@@ -210,6 +210,16 @@ impl TestServer {
         self.signal(Signal::TERM);
     }
 
+    /// Sends SIGSTOP.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Sends SIGCONT.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
     /// Sends SIGHUP.
     pub fn hang_up(&self) {
         self.signal(Signal::HUP);

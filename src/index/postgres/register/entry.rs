@@ -211,17 +211,17 @@ impl<'r> Entry<'r> {
         for file in files {
             let Some(mut found) = known.remove(&file.hash) else { continue };
             if self.is_hidden_of_other(&found) {
-                discard::abandon(tx, found.registration).await?;
+                discard::abandon(tx, found.registration, self.mark.of_step()).await?;
                 abandoned.push(found.id);
                 continue;
             }
             if let Some(other) = self.claim_of_other(&found) {
-                discard::abandon(tx, other).await?;
+                discard::abandon(tx, other, self.mark.of_step()).await?;
                 // A few steps at most, because `claim_in_parts` handles files with many references.
                 while !discard::claim(tx, found.id, other, now).await? {}
                 (found.is_claimed, found.has_claimed) = (false, false);
             } else if found.is_claim_hidden && found.claim_registration != own {
-                discard::abandon(tx, found.claim_registration).await?;
+                discard::abandon(tx, found.claim_registration, self.mark.of_step()).await?;
                 // Only the claimed sha256 is hidden, so this takes one step.
                 discard::claim(tx, found.id, found.claim_registration, now).await?;
                 found.has_claimed = false;
@@ -249,7 +249,7 @@ impl<'r> Entry<'r> {
         if let Some(known) = known.get(&file.hash)
             && let Some(other) = self.claim_of_other(known)
         {
-            discard::abandon(tx, other).await?;
+            discard::abandon(tx, other, self.mark.of_step()).await?;
             discard::claim(tx, known.id, other, self.registration.now).await?;
             // The next call takes the next step.
             return Ok(None);

@@ -182,7 +182,7 @@ impl Running<'_> {
                 }
                 Err(error) => {
                     // Keep the record: the transaction may have been committed.
-                    appended.retain();
+                    appended.retain_unknown().await;
                     return Err(error.into());
                 }
             }

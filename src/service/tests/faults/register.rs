@@ -5,7 +5,10 @@ use futures_util::future::BoxFuture;
 
 use super::{FaultyIndex, index_error};
 use crate::format::ChunkHash;
-use crate::index::{Cursor, IndexError, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
+use crate::index::{
+    Cursor, IndexError, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome, StoreLock,
+    StoreLockIndex, StoreLockKeys,
+};
 use crate::runtime::clock::Timestamp;
 
 impl RegisterIndex for FaultyIndex {
@@ -73,5 +76,19 @@ impl RegisterIndex for FaultyIndex {
     fn abandon_registrations(&self, id: Option<i64>) -> BoxFuture<'_, Result<u64, IndexError>> {
         let abandoned = self.weakness.abandon_registrations(&self.inner, id);
         self.faults.around("abandon_registrations", abandoned, index_error).boxed()
+    }
+
+    fn abandon_registrations_of_ended(&self) -> BoxFuture<'_, Result<u64, IndexError>> {
+        self.inner.abandon_registrations_of_ended()
+    }
+}
+
+impl StoreLockIndex for FaultyIndex {
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
+    }
+
+    fn try_lock_store(&self, keys: StoreLockKeys) -> BoxFuture<'_, Result<Option<StoreLock>, IndexError>> {
+        self.faults.around("try_lock_store", self.inner.try_lock_store(keys), index_error).boxed()
     }
 }

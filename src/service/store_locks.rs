@@ -1,0 +1,113 @@
+//! Locks of files and of Hub repositories, in this process and among all servers of the store.
+//!
+//! After `Ok` of [`Store::lock_files`] and [`Server::lock_hub_repo`], no other task of any server
+//! appends a record of these files or of this repository, or applies one, until the result is
+//! dropped. Registrations of the same file in two servers do not exclude each other. A crash
+//! releases all locks of the process.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::error::StoreError;
+use super::file_locks::FileLock;
+use super::upload::KeyLock;
+use super::{Server, Store};
+use crate::format::FileHash;
+use crate::index::{StoreLock, StoreLockKeys};
+use crate::runtime::fair::Busy;
+
+/// Pauses between two attempts to take a lock that another server has. Records take some ten
+/// milliseconds to be stored, registrations of many files seconds.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a change of a Hub repository waits for another server, which may be storing a commit of
+/// many files.
+const HUB_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is done with locked files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileChange {
+    /// They are registered. Other servers may register them, too.
+    Register,
+    /// Anything else.
+    Other,
+}
+
+/// Locked files.
+#[derive(Debug)]
+pub(super) struct LockedFiles {
+    // Released first: who waits for the lock in this process can ask for it then.
+    _store_lock: Option<StoreLock>,
+    _lock: FileLock,
+}
+
+/// A locked Hub repository.
+#[derive(Debug)]
+pub(in crate::service) struct RepoLock {
+    _store_lock: Option<StoreLock>,
+    _lock: KeyLock<String>,
+}
+
+impl Store {
+    /// Waits for the locks of these files, for at most about `patience` in this process and as long
+    /// for other servers.
+    pub(super) async fn lock_files(
+        &self,
+        files: impl IntoIterator<Item = FileHash>,
+        change: FileChange,
+        patience: Duration,
+    ) -> Result<LockedFiles, StoreError> {
+        let files: Vec<FileHash> = files.into_iter().collect();
+        let lock = self.file_locks.lock_within(patience, files.iter().copied()).await?;
+        let keys = || match change {
+            FileChange::Register => StoreLockKeys::to_register(files),
+            FileChange::Other => StoreLockKeys::to_change(files),
+        };
+        Ok(LockedFiles { _store_lock: self.lock_store(keys, patience).await?, _lock: lock })
+    }
+
+    /// Waits for store locks, for at most `patience`. `None` if no other server can use the store.
+    async fn lock_store(
+        &self,
+        keys: impl FnOnce() -> StoreLockKeys + Send,
+        patience: Duration,
+    ) -> Result<Option<StoreLock>, StoreError> {
+        if !self.index.is_shared() {
+            return Ok(None);
+        }
+        let (keys, until, mut pause) = (keys(), Instant::now() + patience, FIRST_PAUSE);
+        loop {
+            if let Some(lock) = self.index.try_lock_store(keys.clone()).await? {
+                return Ok(Some(lock));
+            }
+            if Instant::now() + pause > until {
+                return Err(Busy { is_above_share: false }.into());
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// The number of the store lock of a Hub repository with this storage name in small letters.
+fn number_of(lower_name: &str) -> i64 {
+    let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(lower_name.as_bytes()).as_bytes();
+    i64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+impl Server {
+    /// Waits for the lock of a Hub repository.
+    ///
+    /// # Errors
+    ///
+    /// Another server has it for too long, or the index does not respond.
+    pub(in crate::service) async fn lock_hub_repo(&self, storage_name: &str) -> Result<RepoLock, StoreError> {
+        let name = storage_name.to_ascii_lowercase();
+        let lock = self.branch_locks.lock(name.clone()).await;
+        let store_lock =
+            self.store.lock_store(|| StoreLockKeys::to_change_hub_repo(number_of(&name)), HUB_PATIENCE).await?;
+        Ok(RepoLock { _store_lock: store_lock, _lock: lock })
+    }
+}

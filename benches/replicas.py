@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""One, two and three servers of one store, each with a part of a processor: throughput as ratios.
+"""One, two and three servers of one store, each with a part of a CPU: throughput as ratios.
 
     cargo build --release --features postgres,s3 --bin zorb --example load
     cargo build --release -p zorb-fake-s3
     benches/replicas.py [ROUNDS] [SHARE]
 
-Each server may use SHARE of a processor (0.2 by default), by the controller `cpu` of cgroups, which takes root. PostgreSQL, the
+Each server may use SHARE of a CPU (0.2 by default), by the controller `cpu` of cgroups, which takes root. PostgreSQL, the
 S3 store of the tests and the clients have the rest of this machine, so the shares of three servers must leave enough. Uploads
 of xorbs of about 51 MiB over two connections per server, and runs of 16 chunks, all compared.
 """
@@ -97,7 +97,7 @@ def main():
         finally:
             postgres.stop()
             store.stop()
-    print(f"{share} processors per server; MiB/s, median of {rounds}, and the ratio to one server")
+    print(f"{share} CPUs per server; MiB/s, median of {rounds}, and the ratio to one server")
     for line, by_count in found.items():
         medians = {count: statistics.median(rates) for count, rates in by_count.items()}
         shown = ", ".join(f"{n}: {rate / 2**20:.0f} ({rate / medians[1]:.2f})" for n, rate in medians.items())

@@ -35,7 +35,7 @@ pub struct Recovered {
 
 /// Records of ended servers: when this process first saw each, and when it last removed it.
 #[derive(Debug, Default)]
-pub struct AbandonedRecords(HashMap<u64, (Instant, Instant)>);
+pub struct AbandonedRecords(HashMap<u64, (Instant, Option<Instant>)>);
 
 impl Store {
     /// Checks that index and blobs are of one store, and removes the drafts of this server. For a
@@ -45,13 +45,7 @@ impl Store {
     ///
     /// See [`Gap`]; or the store failed.
     pub async fn join(&self) -> Result<Recovered, Gap> {
-        let mark = self.index.store_mark().await.map_err(StoreError::from)?;
-        match (self.records.store_id().await.map_err(StoreError::from)?, mark.id) {
-            (Some(directory), Some(index)) if directory == index => {}
-            (Some(directory), Some(index)) => return Err(Gap::OtherStore { directory, index }),
-            (Some(_), None) => return Err(Gap::EmptyIndex),
-            (None, _) => return Err(Gap::Unidentified),
-        }
+        let mark = self.mark_of_store().await?;
         // The server that has the store alone at its start reserves them only in its memory.
         let newest = self.records.last().await.map_err(StoreError::from)?;
         for seq in [newest, mark.last_record.map(Seq::new)].into_iter().flatten() {
@@ -76,11 +70,11 @@ impl Store {
         let (abandoned, now) = (self.index.abandoned_records().await?, Instant::now());
         seen.0.retain(|seq, _| abandoned.contains(seq));
         for seq in abandoned {
-            let (since, last) = *seen.0.entry(seq).or_insert((now, now));
-            if last != now && now.duration_since(last) < REMOVAL_PAUSE {
+            let (since, last) = *seen.0.entry(seq).or_insert((now, None));
+            if last.is_some_and(|last| now.duration_since(last) < REMOVAL_PAUSE) {
                 continue;
             }
-            seen.0.insert(seq, (since, now));
+            seen.0.insert(seq, (since, Some(now)));
             let is_over = now.duration_since(since) >= REMOVAL_TIME;
             if !self.remove_abandoned(Seq::new(seq)).await? || is_over {
                 self.index.close_record(seq).await?;

@@ -163,8 +163,7 @@ impl Held {
 /// Waits for the lock of all writers, in a statement of its own: the next one sees what the holder
 /// before has committed. The transaction releases it when it ends.
 ///
-/// Fails if the session of this process, which has `own_lock`, has ended
-/// ([`session`]).
+/// Fails if the session of this process, which has `own_lock`, has ended ([`session`]).
 async fn lock(
     op: &'static str,
     transaction: &mut Transaction<'_, Postgres>,

@@ -151,14 +151,18 @@ impl Store {
     ///
     /// See [`Gap`].
     pub async fn compare(&self) -> Result<Tail, Gap> {
+        self.compare_records(&self.mark_of_store().await?).await
+    }
+
+    /// The mark of the index, which must be of the same store as the records.
+    pub(in crate::service) async fn mark_of_store(&self) -> Result<StoreMark, Gap> {
         let mark = self.index.store_mark().await.map_err(StoreError::from)?;
         match (self.records.store_id().await.map_err(StoreError::from)?, mark.id) {
-            (Some(directory), Some(index)) if directory == index => {}
-            (Some(directory), Some(index)) => return Err(Gap::OtherStore { directory, index }),
-            (Some(_), None) => return Err(Gap::EmptyIndex),
-            (None, _) => return Err(Gap::Unidentified),
+            (Some(directory), Some(index)) if directory == index => Ok(mark),
+            (Some(directory), Some(index)) => Err(Gap::OtherStore { directory, index }),
+            (Some(_), None) => Err(Gap::EmptyIndex),
+            (None, _) => Err(Gap::Unidentified),
         }
-        self.compare_records(&mark).await
     }
 
     /// For an index outside the data directory: gives a new data directory its id. Servers with

@@ -28,6 +28,7 @@ use std::fmt;
 use std::future::ready;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -108,6 +109,24 @@ pub trait BlobStore: fmt::Debug + Send + Sync + 'static {
 
     /// Free bytes, according to the file system of the store; `None` if unknown.
     fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>>;
+
+    /// The maker of URLs with which clients read blobs from where they are; `None` if clients can
+    /// read only through the server.
+    fn direct(&self) -> Option<&dyn DirectUrls> {
+        None
+    }
+}
+
+/// Makes URLs with which clients read ranges of blobs past the server.
+pub trait DirectUrls: fmt::Debug + Send + Sync + 'static {
+    /// A URL for `GET` with the header `Range` of this range, valid for `life` from now. It opens
+    /// no other range and no other blob, if [`check`](Self::check) was successful. `None` if it
+    /// cannot be signed. Sends nothing: the blob may not exist.
+    fn sign(&self, key: BlobKey, range: ByteRange, life: Duration) -> Option<String>;
+
+    /// Checks that URLs open what they are signed for, and nothing else. The error says which of
+    /// the two does not hold, or that it could not be found out.
+    fn check(&self) -> BoxFuture<'_, Result<(), BlobError>>;
 }
 
 /// A blob that is being written. If it is dropped before `publish`, its bytes are removed.

@@ -13,7 +13,9 @@
 //! Needed of the S3 store: an object that was put is read from then on, a deleted one is not, and a
 //! list has what was there before it began. zorb uses no conditions, versions or renames.
 
+mod address;
 mod bucket;
+mod direct;
 mod draft;
 #[cfg(test)]
 pub(super) mod test_bucket;
@@ -30,10 +32,13 @@ use futures_util::stream::{BoxStream, StreamExt, try_unfold};
 use object_store::{GetOptions, GetRange};
 use tokio::time::timeout;
 
-pub use self::bucket::{Bucket, BucketAddress};
-pub(super) use self::bucket::{STORE_OBJECT, failed};
+pub use self::address::BucketAddress;
+pub(super) use self::address::failed;
+pub use self::bucket::Bucket;
+pub(super) use self::bucket::STORE_OBJECT;
+use self::direct::PublicBucket;
 use self::draft::S3Draft;
-use super::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, Draft, free_len_of};
+use super::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, DirectUrls, Draft, free_len_of};
 use crate::format::{ByteRange, XorbHash};
 use crate::runtime::blocking::Pool;
 use crate::runtime::durable::{TempFile, clear_directory, count_temp_files, create_directory};
@@ -57,6 +62,8 @@ pub struct S3BlobStore {
     /// The directory of drafts.
     scratch: PathBuf,
     pool: Pool,
+    /// The bucket as clients reach it, if they do.
+    public: Option<PublicBucket>,
 }
 
 impl S3BlobStore {
@@ -74,7 +81,18 @@ impl S3BlobStore {
     /// Opens the store in `bucket` for reading. Creates no directory, and sends nothing.
     #[must_use]
     pub fn open_existing(bucket: Bucket, scratch: &Path, pool: Pool) -> Self {
-        Self { bucket, scratch: scratch.to_owned(), pool }
+        Self { bucket, scratch: scratch.to_owned(), pool, public: None }
+    }
+
+    /// The same store, whose bucket clients reach at this URL. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// The address is invalid.
+    pub fn reached_at(self, endpoint: &str, address: &BucketAddress) -> Result<Self, BlobError> {
+        let public = BucketAddress { endpoint: endpoint.to_owned(), ..address.clone() };
+        let public = PublicBucket::new(self.bucket.clone(), &public)?;
+        Ok(Self { public: Some(public), ..self })
     }
 
     /// Runs this work on the pool, in the scratch directory.
@@ -181,6 +199,10 @@ impl BlobStore for S3BlobStore {
     /// Free bytes of the scratch directory. The length of a bucket has no limit that S3 can tell.
     fn free_len(&self) -> BoxFuture<'_, Result<Option<u64>, BlobError>> {
         async move { self.in_scratch("query the free space", free_len_of).await.map(Some) }.boxed()
+    }
+
+    fn direct(&self) -> Option<&dyn DirectUrls> {
+        self.public.as_ref().map(|public| public as &dyn DirectUrls)
     }
 }
 

@@ -265,6 +265,8 @@ pub(super) async fn begin_store(
     if let Some(membership) = membership.filter(|membership| membership.is_first) {
         membership.session.share().await?;
     }
+    let checked = server.store.check_direct_urls().await.context("clients cannot download from s3_public_endpoint");
+    checked.map_err(|error| advice::explain(&location, error))?;
     let loaded = server.load_deleted_repos().await.context("cannot read which repositories were deleted");
     loaded.map_err(|error| advice::explain(&location, error))?;
     let loaded = server.load_unneeded_files().await.context("cannot read which files repositories no longer need");

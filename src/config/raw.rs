@@ -95,6 +95,8 @@ keys! {
     database_url: DatabaseUrl, "a PostgreSQL URL";
     /// URL of the S3 store for blobs and records.
     s3_endpoint: String, "a URL";
+    /// URL of the S3 store for clients, which then download from it.
+    s3_public_endpoint: String, "a URL";
     /// The region of the bucket.
     s3_region: String, "a region";
     /// The bucket.

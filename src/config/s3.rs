@@ -20,6 +20,8 @@ const MAX_SECRET_LEN: u64 = 4096;
 pub struct S3Config {
     /// URL of the S3 store, without a final slash.
     pub endpoint: String,
+    /// The same for clients, if they shall download from there.
+    pub public_endpoint: Option<String>,
     /// The region of the bucket.
     pub region: String,
     /// The name of the bucket.
@@ -65,13 +67,16 @@ impl S3Config {
         let secret_file = set(&raw.s3_secret_key_file);
         let (endpoint, bucket, access_key) = (set(&raw.s3_endpoint), set(&raw.s3_bucket), set(&raw.s3_access_key));
         let (region, prefix) = (set(&raw.s3_region), set(&raw.s3_prefix));
-        let is_set = [&endpoint, &bucket, &access_key, &region, &prefix, &secret_file].into_iter().any(Option::is_some);
+        let public_endpoint = set(&raw.s3_public_endpoint);
+        let others = [&public_endpoint, &bucket, &access_key, &region, &prefix, &secret_file];
+        let is_set = endpoint.is_some() || others.into_iter().any(Option::is_some);
         if !is_set && secret_key.is_none() {
             return Ok(None);
         }
         let missing = |key: &'static str| ConfigError::Missing { key, by: "the other settings s3_…" };
         let config = Self {
-            endpoint: endpoint_of(endpoint.ok_or_else(|| missing("s3_endpoint"))?)?,
+            endpoint: endpoint_of("s3_endpoint", endpoint.ok_or_else(|| missing("s3_endpoint"))?)?,
+            public_endpoint: public_endpoint.map(|url| endpoint_of("s3_public_endpoint", url)).transpose()?,
             region: region.unwrap_or_else(|| DEFAULT_REGION.to_owned()),
             bucket: bucket_of(bucket.ok_or_else(|| missing("s3_bucket"))?)?,
             prefix: prefix_of(prefix.unwrap_or_default())?,
@@ -123,13 +128,13 @@ fn master_key_of(raw: &RawConfig) -> Result<Option<MasterSecret>, ConfigError> {
     pairs.map(|pairs| Some(MasterSecret(pairs.map(|[high, low]| high << 4 | low)))).ok_or_else(invalid)
 }
 
-fn endpoint_of(text: String) -> Result<String, ConfigError> {
+fn endpoint_of(key: &'static str, text: String) -> Result<String, ConfigError> {
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
     let host = host.trim_end_matches('/');
     if host.is_empty() || host.contains(['/', '?', '#', ' ', '@']) {
         // The value is not shown, because a URL can have a password.
         let reason = "expected http:// or https://, a host, and optionally a port".to_owned();
-        return Err(ConfigError::Value { key: "s3_endpoint", value: "…".to_owned(), reason });
+        return Err(ConfigError::Value { key, value: "…".to_owned(), reason });
     }
     Ok(text.trim_end_matches('/').to_owned())
 }

@@ -52,6 +52,7 @@ pub(super) async fn v2(
     let mut found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
     let budget = mem::take(&mut found.budget);
     let item_count = item_count(&found);
+    let urls = urls.of(descriptor_count(&found.plan.xorbs));
     let response = move || ReconstructionV2Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
@@ -74,6 +75,7 @@ pub(super) async fn v1(
     let mut found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
     let budget = mem::take(&mut found.budget);
     let item_count = item_count(&found);
+    let urls = urls.of(descriptor_count(&found.plan.xorbs));
     let response = move || ReconstructionV1Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
@@ -189,6 +191,7 @@ async fn batch(
     let BatchReconstruction { plan: BatchPlan { files: plans, xorbs }, budget } =
         state.server.reconstruct_all(claims, &files).await?;
     let item_count = plans.iter().map(|file| file.terms.len()).sum::<usize>() + descriptor_count(&xorbs);
+    let urls = urls.of(descriptor_count(&xorbs));
     let build = move || BatchJson {
         files: files.iter().zip(&plans).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),
         fetch_info: fetch_info(&urls, &xorbs),
@@ -219,7 +222,8 @@ fn terms(terms: &[PlannedTerm]) -> Vec<TermJson> {
     terms.iter().map(TermJson::from).collect()
 }
 
-/// The URLs of a xorb in version 2: one URL for up to `MAX_URL_RANGE_COUNT` parts of the xorb.
+/// The URLs of a xorb in version 2: one URL for up to `MAX_URL_RANGE_COUNT` parts of the xorb, or
+/// for one part if the URL is of the S3 store.
 fn fetch(urls: &Urls, xorb: &XorbPlan) -> Vec<FetchJson> {
     let parts = urls.sign(xorb, &xorb.descriptors).into_iter();
     parts

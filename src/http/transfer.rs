@@ -1,6 +1,12 @@
 //! Signed URLs of xorb data (spec 5.10): signs them, and serves their ranges.
+//!
+//! If clients reach the S3 store of the blobs, most URLs lead there, and this server neither sends
+//! these bytes nor sees the requests. A URL of the S3 store opens one range until it expires.
+//! Nothing that `data` checks ends it earlier: neither the removal of the file, nor that the blob
+//! turned out to be damaged. GC retains blobs for longer than URLs are valid.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Query, State};
@@ -16,10 +22,10 @@ use super::representation::{Representation, X_XORB_BYTE_RANGE, X_XORB_CHUNK_RANG
 use super::sending::RequestContext;
 use crate::format::XorbHash;
 use crate::runtime::fair::Tenant;
-use crate::service::Form;
 use crate::service::access::{DataUrl, GRACE_SECS, KeyRing, MAX_URL_RANGE_COUNT, check_data_url};
 use crate::service::gc::{MIN_CONDEMNED, OBJECT_RETENTION};
 use crate::service::reconstruct::{Descriptor, XorbPlan};
+use crate::service::{Form, Store};
 
 /// Lifetime of a URL. A client usually uses it at once, but it may have to download gigabytes from
 /// other URLs first.
@@ -30,8 +36,15 @@ const URL_LIFE_SECS: u64 = 3600;
 const _: () = assert!(URL_LIFE_SECS + GRACE_SECS < MIN_CONDEMNED.as_secs());
 const _: () = assert!(URL_LIFE_SECS + GRACE_SECS < OBJECT_RETENTION.as_secs());
 
+/// Maximum number of URLs of the S3 store in a response. Each opens one range, and takes some 600
+/// bytes and 20 µs. A plan of more ranges has URLs of this server, with 256 ranges each. The limit
+/// is about the plan alone, because a client compares a plan with the one that it asked for before.
+const MAX_DIRECT_COUNT: usize = 4096;
+
 /// Signs the URLs of one response.
 pub(super) struct Urls {
+    /// Signs URLs of the S3 store, if clients reach it.
+    direct: Option<Arc<Store>>,
     base: BaseUrl,
     ring: Arc<KeyRing>,
     expires_unix_secs: u64,
@@ -44,12 +57,27 @@ impl Urls {
     /// has changed since this call.
     pub(super) fn new(state: &AppState, base: BaseUrl, tenant: Tenant) -> Self {
         let expires_unix_secs = state.shared.clock.now().as_secs().saturating_add(URL_LIFE_SECS);
-        Self { base, ring: state.shared.keys.current(), expires_unix_secs, tenant }
+        let store = &state.server.store;
+        let direct = store.has_direct_urls().then(|| Arc::clone(store));
+        Self { direct, base, ring: state.shared.keys.current(), expires_unix_secs, tenant }
+    }
+
+    /// The same for a response with so many parts of xorbs.
+    pub(super) fn of(self, part_count: usize) -> Self {
+        Self { direct: self.direct.filter(|_| part_count <= MAX_DIRECT_COUNT), ..self }
     }
 
     /// Signs one URL for these parts of a xorb, or several URLs if the parts are too many for one.
     pub(super) fn sign<'d>(&self, plan: &XorbPlan, descriptors: &'d [Descriptor]) -> Vec<(String, &'d [Descriptor])> {
         let XorbPlan { xorb, incarnation, .. } = *plan;
+        let direct = |part: &'d Descriptor| {
+            let life = Duration::from_secs(URL_LIFE_SECS);
+            let url = self.direct.as_ref()?.direct_url(xorb, incarnation, part.bytes, life)?;
+            Some((url, std::slice::from_ref(part)))
+        };
+        if let Some(urls) = descriptors.iter().map(direct).collect() {
+            return urls;
+        }
         let batches = descriptors.chunks(MAX_URL_RANGE_COUNT);
         batches
             .filter_map(|batch| {

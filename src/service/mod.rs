@@ -78,13 +78,15 @@ pub use self::upload::shard::ReceivedShard;
 pub use self::upload::{BodyError, Upload, Uploaded};
 pub use self::verify::Damage;
 pub use self::windows::WindowsError;
-use crate::blob::BlobStore;
 use crate::blob::records::RecordStore;
+use crate::blob::{BlobKey, BlobStore};
+use crate::format::{ByteRange, XorbHash};
 use crate::index::Index;
 pub use crate::index::{HealthSums, HubBlob, HubCommit, HubRef, HubRepo, Limits, Quantity, RepoKind, Totals, Usage};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::runtime::fair::FairGate;
+use crate::runtime::incarnation::Incarnation;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::task::TaskGroup;
 
@@ -214,6 +216,40 @@ impl Store {
         self.blobs.probe().await?;
         self.index.totals().await?;
         Ok(())
+    }
+
+    /// Whether clients can read blobs from where they are stored, with
+    /// [`direct_url`](Self::direct_url).
+    #[must_use]
+    pub fn has_direct_urls(&self) -> bool {
+        self.blobs.direct().is_some()
+    }
+
+    /// Checks that such URLs open what they are signed for, and nothing else. To be called before
+    /// the first one is made.
+    ///
+    /// # Errors
+    ///
+    /// One of the two does not hold, or it could not be found out.
+    pub async fn check_direct_urls(&self) -> Result<(), StoreError> {
+        match self.blobs.direct() {
+            Some(direct) => Ok(direct.check().await?),
+            None => Ok(()),
+        }
+    }
+
+    /// A URL for `GET` of this range of a blob, and of nothing else, for `life` from now; `None` if
+    /// clients can read only through the server. The caller has planned with this blob, which is
+    /// retained for longer than `life`. Sends nothing.
+    #[must_use]
+    pub fn direct_url(
+        &self,
+        xorb: XorbHash,
+        incarnation: Incarnation,
+        bytes: ByteRange,
+        life: Duration,
+    ) -> Option<String> {
+        self.blobs.direct()?.sign(BlobKey::new(xorb, incarnation), bytes, life)
     }
 
     /// The number and the lengths of all visible xorbs.

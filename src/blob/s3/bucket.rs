@@ -12,27 +12,24 @@
 //! upload, which only a lifecycle rule of the bucket removes (`AbortIncompleteMultipartUpload`).
 
 use std::error::Error as StdError;
-use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, ready};
 use futures_util::stream::{FuturesUnordered, StreamExt, TryStreamExt};
 use futures_util::{FutureExt, TryFutureExt};
-use object_store::aws::{AmazonS3, AmazonS3Builder, Checksum};
+use object_store::aws::AmazonS3;
 use object_store::path::Path;
 use object_store::{
-    Attribute, Attributes, BackoffConfig, ClientOptions, Error, GetOptions, GetResult, MultipartUpload, ObjectStore,
-    ObjectStoreExt, PutMultipartOptions, PutOptions, RetryConfig,
+    Attribute, Attributes, Error, GetOptions, GetResult, MultipartUpload, ObjectStore, ObjectStoreExt,
+    PutMultipartOptions, PutOptions,
 };
 use thiserror::Error;
-use tokio::time::timeout;
 
-use crate::blob::{BlobError, BlobErrorKind};
-use crate::runtime::outage::Outage;
+use super::address::{BucketAddress, MAX_SILENCE, MAX_SILENCE_OF_PUT, failed, limited, unavailable};
+use crate::blob::BlobError;
 
 /// An object of at most this many bytes is put with one request, a longer one in parts of this
 /// length. S3 takes no part below 5 MiB, and a xorb of 64 MiB has 8 parts.
@@ -41,64 +38,11 @@ pub(crate) const PART_LEN: u64 = 8 << 20;
 /// Number of parts of one object under way at once. Each is in memory.
 const PARTS_UNDER_WAY: usize = 2;
 
-/// A request ends after this silence of the S3 store. There is no total time, because a response
-/// is as slow as the client for which it is read.
-const MAX_SILENCE: Duration = Duration::from_secs(30);
-
-/// The same for requests with a body: the S3 store is silent until it has the whole body. With 16
-/// parts of 8 MiB under way this is enough for an uplink of 6 Mbit/s.
-const MAX_SILENCE_OF_PUT: Duration = Duration::from_secs(180);
-
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Maximum time of a request for metadata, or of a deletion, with its repetitions.
-const MAX_TIME: Duration = Duration::from_secs(60);
-
-/// A failed request is repeated up to four times within 20 seconds. This is short enough that a
-/// client still waits for its response.
-const RETRY_COUNT: usize = 4;
-const RETRY_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Idle connections that are kept, and for how long. S3 stores close idle connections after some
-/// 20 seconds.
-const IDLE_CONNECTION_COUNT: usize = 64;
-const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
-
 /// The object that every store has: its id.
 pub(crate) const STORE_OBJECT: &str = "store";
 
 /// The metadata of an object that says which `put` stored it.
 const TAG: &str = "zorb-put";
-
-/// Where a bucket is, and with which key to open it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct BucketAddress {
-    /// URL of the S3 store, without the bucket.
-    pub endpoint: String,
-    /// The region of the bucket.
-    pub region: String,
-    /// The name of the bucket.
-    pub bucket: String,
-    /// What the names of all objects begin with, without a slash at the end; may be empty.
-    pub prefix: String,
-    /// The id of the key.
-    pub access_key: String,
-    /// The secret part of the key.
-    pub secret_key: String,
-}
-
-impl fmt::Debug for BucketAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BucketAddress({self})")
-    }
-}
-
-impl fmt::Display for BucketAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {}", self.bucket, self.endpoint)?;
-        if self.prefix.is_empty() { Ok(()) } else { write!(f, ", prefix {}", self.prefix) }
-    }
-}
 
 /// A bucket, or the part of it whose names begin with a prefix. Clones share the connections.
 #[derive(Clone, Debug)]
@@ -141,12 +85,17 @@ impl Bucket {
         // The process has one provider of TLS. If it was installed before, this changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let prefix = Path::parse(&address.prefix).map_err(|error| failed("open the bucket", error.into()))?;
-        let s3 = Arc::new(client(address, MAX_SILENCE)?);
-        Ok(Self { s3, puts: Arc::new(client(address, MAX_SILENCE_OF_PUT)?), prefix, store: Arc::default() })
+        let s3 = Arc::new(address.client(MAX_SILENCE)?);
+        Ok(Self { s3, puts: Arc::new(address.client(MAX_SILENCE_OF_PUT)?), prefix, store: Arc::default() })
+    }
+
+    /// The client that signs for the server itself.
+    pub(super) fn signer(&self) -> &AmazonS3 {
+        &self.s3
     }
 
     /// The path of an object of this name, which may have slashes.
-    fn path(&self, name: &str) -> Path {
+    pub(super) fn path(&self, name: &str) -> Path {
         self.prefix.parts().chain(Path::from(name).parts()).collect()
     }
 
@@ -300,37 +249,6 @@ impl Bucket {
     }
 }
 
-/// A client of this bucket, whose requests end after this silence.
-fn client(address: &BucketAddress, max_silence: Duration) -> Result<AmazonS3, BlobError> {
-    let client = ClientOptions::new()
-        .with_timeout_disabled()
-        .with_read_timeout(max_silence)
-        .with_connect_timeout(CONNECT_TIMEOUT)
-        .with_pool_idle_timeout(IDLE_TIMEOUT)
-        .with_pool_max_idle_per_host(IDLE_CONNECTION_COUNT)
-        .with_allow_http(true)
-        .with_http1_only();
-    // Over plain HTTP the bytes are signed. Over TLS they are not, which saves a SHA-256 of
-    // all bytes; the S3 store checks their CRC.
-    let is_encrypted = address.endpoint.starts_with("https://");
-    let backoff = BackoffConfig { init_backoff: Duration::from_millis(100), ..BackoffConfig::default() };
-    let built = AmazonS3Builder::new()
-        .with_endpoint(&address.endpoint)
-        .with_region(&address.region)
-        .with_bucket_name(&address.bucket)
-        .with_access_key_id(&address.access_key)
-        .with_secret_access_key(&address.secret_key)
-        .with_allow_http(true)
-        .with_unsigned_payload(is_encrypted)
-        // Single deletions are part of every S3 store.
-        .with_disable_bulk_delete(true)
-        .with_checksum_algorithm(Checksum::CRC64NVME)
-        .with_retry(RetryConfig { backoff, max_retries: RETRY_COUNT, retry_timeout: RETRY_TIMEOUT })
-        .with_client_options(client)
-        .build();
-    built.map_err(|error| failed("open the bucket", error))
-}
-
 /// Sends all parts, two at a time.
 async fn send_parts(upload: &mut dyn MultipartUpload, source: &dyn Source) -> Result<(), Unstored> {
     let mut under_way = FuturesUnordered::new();
@@ -357,11 +275,6 @@ fn read_failed(error: io::Error) -> Unstored {
     Unstored::Certainly(Error::Generic { store: "scratch file", source: Box::new(error) })
 }
 
-/// Ends a request with a short response after a while.
-async fn limited<T>(op: &'static str, request: impl Future<Output = Result<T, BlobError>>) -> Result<T, BlobError> {
-    timeout(MAX_TIME, request).await.unwrap_or_else(|error| Err(unavailable(op, Box::new(error))))
-}
-
 /// Which `put` has stored this object, if it was one.
 fn tag_of(found: &GetResult) -> Option<String> {
     found.attributes.get(&Attribute::Metadata(TAG.into())).map(|tag| tag.to_string())
@@ -370,15 +283,6 @@ fn tag_of(found: &GetResult) -> Option<String> {
 /// Asks for the metadata of an object only.
 fn head() -> GetOptions {
     GetOptions { head: true, ..GetOptions::default() }
-}
-
-/// An error of the S3 client. All of them may be temporary.
-pub(crate) fn failed(op: &'static str, source: Error) -> BlobError {
-    unavailable(op, Box::new(source))
-}
-
-fn unavailable(op: &'static str, source: Box<dyn StdError + Send + Sync>) -> BlobError {
-    BlobError { op, key: None, kind: BlobErrorKind::Outage(Outage::ObjectStore), source }
 }
 
 /// A bucket with another store than before.

@@ -88,14 +88,17 @@ mod built {
         index: &StoreIndex,
         pool: Pool,
     ) -> Result<StoreBlobs> {
-        let bucket = bucket(s3)?;
+        let bucket = Bucket::new(&address(s3))?;
         let blobs = S3BlobStore::open_existing(bucket.clone(), &location.scratch_dir(), pool);
         Ok(shared(blobs, bucket, index))
     }
 
     pub(super) fn open(s3: &S3Config, location: &StoreLocation, index: &StoreIndex, pool: Pool) -> Result<StoreBlobs> {
-        let bucket = bucket(s3)?;
-        let blobs = S3BlobStore::open(bucket.clone(), &location.scratch_dir(), pool)?;
+        let bucket = Bucket::new(&address(s3))?;
+        let mut blobs = S3BlobStore::open(bucket.clone(), &location.scratch_dir(), pool)?;
+        if let Some(endpoint) = &s3.public_endpoint {
+            blobs = blobs.reached_at(endpoint, &address(s3))?;
+        }
         Ok(shared(blobs, bucket, index))
     }
 
@@ -104,15 +107,15 @@ mod built {
         StoreBlobs { blobs: Arc::new(blobs), records, publish_count: Some(PUBLISH_COUNT) }
     }
 
-    fn bucket(s3: &S3Config) -> Result<Bucket> {
-        Ok(Bucket::new(&BucketAddress {
+    fn address(s3: &S3Config) -> BucketAddress {
+        BucketAddress {
             endpoint: s3.endpoint.clone(),
             region: s3.region.clone(),
             bucket: s3.bucket.clone(),
             prefix: s3.prefix.clone(),
             access_key: s3.access_key.clone(),
             secret_key: s3.secret_key.expose().to_owned(),
-        })?)
+        }
     }
 }
 

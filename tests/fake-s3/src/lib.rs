@@ -1,10 +1,11 @@
 //! An S3 store in the process of a test: one thread, objects in memory, requests over loopback.
 //!
-//! It has what zorb uses: objects, ranges, lists by page, and uploads in parts. It checks the id of
-//! the key and the hash of signed bodies, and not the signature itself: for that there is a real
-//! S3 store (`tests/garage.sh`). [`FakeS3::fail`] makes it fail in ways in which a real one does
+//! It has what zorb uses: objects, ranges, lists by page, and uploads in parts. It checks signed URLs
+//! as S3 does. Of other requests it checks the id of the key and the hash of signed bodies, and not
+//! the signature itself: for that there is a real S3 store (`tests/garage.sh`). [`FakeS3::fail`] makes it fail in ways in which a real one does
 //! not on demand.
 
+mod presigned;
 mod requests;
 mod state;
 
@@ -104,6 +105,11 @@ impl FakeS3 {
     /// The next `count` requests of this kind fail in this way.
     pub fn fail(&self, op: Op, fault: Fault, count: usize) {
         self.lock().faults.extend(std::iter::repeat_n((op, fault), count));
+    }
+
+    /// Signed URLs open any range of their bucket, whatever was signed.
+    pub fn ignore_signatures(&self, ignores: bool) {
+        self.lock().ignores_signatures = ignores;
     }
 
     /// The faults that no request has met yet are not to happen any more. Returns their number.

@@ -12,6 +12,7 @@ use std::time::UNIX_EPOCH;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Query, Request, State as Shared};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
@@ -19,6 +20,7 @@ use futures_util::stream::iter;
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
+use crate::presigned::{SIGNATURE, hex, is_signed};
 use crate::state::{Fault, Object, Op, State, Upload};
 use crate::{ACCESS_KEY, REGION};
 
@@ -32,7 +34,7 @@ const TAG: &str = "x-amz-meta-zorb-put";
 /// A part must not be shorter, except the last one.
 const MIN_PART_LEN: usize = 5 << 20;
 
-type Parameters = BTreeMap<String, String>;
+pub(crate) type Parameters = BTreeMap<String, String>;
 
 /// Serves until `stopped`.
 pub(crate) fn serve(listener: TcpListener, state: Arc<Mutex<State>>, stopped: oneshot::Receiver<()>) {
@@ -56,12 +58,13 @@ async fn respond(
     let Ok(body) = to_bytes(body, usize::MAX).await else {
         return Ok(problem(StatusCode::BAD_REQUEST, "IncompleteBody"));
     };
-    if let Some(refused) = check(&head.headers, &body) {
-        return Ok(refused);
-    }
     let path = head.uri.path().trim_start_matches('/').to_owned();
     let (bucket, name) = path.split_once('/').unwrap_or((&path, ""));
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_accepted = state.ignores_signatures && parameters.contains_key(SIGNATURE);
+    if let Some(refused) = check(&head, &parameters, &body).filter(|_| !is_accepted) {
+        return Ok(refused);
+    }
     let Some(op) = op_of(&head.method, name, &parameters) else {
         return Ok(problem(StatusCode::NOT_IMPLEMENTED, "NotImplemented"));
     };
@@ -90,6 +93,7 @@ fn op_of(method: &Method, name: &str, parameters: &Parameters) -> Option<Op> {
     let has = |name: &str| parameters.contains_key(name);
     Some(match *method {
         Method::GET if name.is_empty() && has("list-type") => Op::List,
+        Method::GET if !name.is_empty() && has(SIGNATURE) => Op::Signed,
         Method::GET if !name.is_empty() => Op::Get,
         Method::HEAD if !name.is_empty() => Op::Head,
         Method::PUT if has("partNumber") => Op::Part,
@@ -103,19 +107,20 @@ fn op_of(method: &Method, name: &str, parameters: &Parameters) -> Option<Op> {
 }
 
 /// Refuses another key, and a body that is not the signed one.
-fn check(headers: &HeaderMap, body: &Bytes) -> Option<Response> {
+fn check(head: &Parts, parameters: &Parameters, body: &Bytes) -> Option<Response> {
+    if parameters.contains_key(SIGNATURE) {
+        return (!is_signed(head, parameters)).then(|| problem(StatusCode::FORBIDDEN, "SignatureDoesNotMatch"));
+    }
+    let headers = &head.headers;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let credential = format!("AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/");
     if !text("authorization").starts_with(&credential) || !text("authorization").contains(&format!("/{REGION}/s3/")) {
         return Some(problem(StatusCode::FORBIDDEN, "InvalidAccessKeyId"));
     }
     let signed = text("x-amz-content-sha256");
-    let is_signed = !signed.is_empty() && signed != "UNSIGNED-PAYLOAD";
-    let hash = Sha256::digest(body).iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    });
-    (is_signed && signed != hash).then(|| problem(StatusCode::BAD_REQUEST, "XAmzContentSHA256Mismatch"))
+    let has_hash = !signed.is_empty() && signed != "UNSIGNED-PAYLOAD";
+    (has_hash && signed != hex(&Sha256::digest(body)))
+        .then(|| problem(StatusCode::BAD_REQUEST, "XAmzContentSHA256Mismatch"))
 }
 
 /// Performs a request to an existing bucket.
@@ -135,7 +140,7 @@ fn perform(
     };
     match op {
         Op::List => list(objects, parameters),
-        Op::Get | Op::Head => match objects.get(at.name) {
+        Op::Get | Op::Signed | Op::Head => match objects.get(at.name) {
             Some(object) => send(object, headers, op, fault),
             None => problem(StatusCode::NOT_FOUND, "NoSuchKey"),
         },

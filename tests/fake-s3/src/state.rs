@@ -9,6 +9,8 @@ use bytes::Bytes;
 pub enum Op {
     /// `GET` of an object.
     Get,
+    /// `GET` of an object with a signed URL.
+    Signed,
     /// `HEAD` of an object.
     Head,
     /// `PUT` of an object.
@@ -64,6 +66,8 @@ pub(crate) struct State {
     pub(crate) faults: VecDeque<(Op, Fault)>,
     pub(crate) counts: HashMap<Op, usize>,
     pub(crate) last_upload: u64,
+    /// Whether the signature of a URL does not matter.
+    pub(crate) ignores_signatures: bool,
 }
 
 impl State {

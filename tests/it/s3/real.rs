@@ -1,9 +1,10 @@
 //! What any S3 store must do. `tests/garage.sh` runs these tests with a real one.
 
+use super::direct::public;
 use super::{add, start, zorb};
 use crate::cli::Directory;
 use crate::support::backend::Backend;
-use crate::support::{Xorb, read_file, rng};
+use crate::support::{Xorb, read_file, rng, urls_of};
 
 #[tokio::test]
 async fn store_survives_restart_and_kill_and_is_checked_and_backed_up() {
@@ -28,6 +29,16 @@ async fn store_survives_restart_and_kill_and_is_checked_and_backed_up() {
     let client = server.client();
     for (hash, contents) in &files {
         assert_eq!(&read_file(&client, "v1", hash, None).await.unwrap(), contents);
+        assert_eq!(&read_file(&client, "v2", hash, None).await.unwrap(), contents);
+    }
+    // Also past the server.
+    server.terminate();
+    assert!(server.wait().success());
+    let server = start(&public(backend.with("s3_public_endpoint", "")), &data);
+    let client = server.client();
+    for (hash, contents) in &files {
+        let plan = client.get(&format!("/v2/reconstructions/{hash}")).await.json();
+        assert!(urls_of(&plan).iter().all(|(url, _)| url.starts_with(backend.get("s3_endpoint"))), "{plan}");
         assert_eq!(&read_file(&client, "v2", hash, None).await.unwrap(), contents);
     }
     for xorb in &xorbs {

@@ -64,6 +64,12 @@ impl Backend {
         Self { s3: None, settings }
     }
 
+    /// This store with another setting.
+    pub fn set(mut self, key: &'static str, value: &str) -> Self {
+        self.settings.insert(key, value.to_owned());
+        self
+    }
+
     /// Variables for the environment of a process.
     pub fn variables(&self) -> Vec<(String, String)> {
         variables(&self.settings)

@@ -25,7 +25,7 @@ mod xorbs;
 use zorb::index::postgres::PostgresIndex;
 
 pub use self::client::{Client, Response};
-pub use self::files::{Promise, check_promise, read_file, register, stocked};
+pub use self::files::{Promise, check_promise, read_file, register, stocked, urls_of};
 pub use self::grants::{Grant, ask, body_for_grant, crc64};
 pub use self::metrics::{Metrics, eventually};
 pub use self::official::official_xorb;

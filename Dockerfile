@@ -24,7 +24,7 @@ RUN for crate in . crates/* fuzz tests/fake-s3; do \
         || exit 1; \
     done \
     && printf '//! Empty.\nfn main() {}\n' > src/main.rs \
-    && cargo build --release --locked \
+    && cargo build --release --locked --features postgres,s3 \
     # cargo compares file times and could otherwise use the empty packages.
     && cargo clean --release --locked --package zorb --package zorb-client --package zorb-git --package rca --package xet-format \
     && rm -r src crates/*/src
@@ -36,7 +36,7 @@ COPY crates/git/src crates/git/src
 COPY crates/rca/src crates/rca/src
 COPY crates/xet-format/src crates/xet-format/src
 COPY src src
-RUN cargo build --release --locked --bin zorb
+RUN cargo build --release --locked --features postgres,s3 --bin zorb
 
 FROM ${RUNTIME_IMAGE}
 

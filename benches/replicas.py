@@ -11,15 +11,14 @@ of xorbs of about 51 MiB over two connections per server, and runs of 16 chunks,
 """
 
 import concurrent.futures
-import os
 import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
 
-import s3
-from s3 import LOAD, ROOT, TARGET, Postgres, Zorb
+from s3 import LOAD, ROOT, TARGET, Zorb
+from shared_store import FakeS3, Postgres, settings
 
 SETS = ROOT / "target/compare"
 CGROUP = pathlib.Path("/sys/fs/cgroup/cpu")
@@ -28,17 +27,6 @@ LINES = {
     "upload": ["upload", "--connections", "2", "--xorbs", str(COUNT)],
     "ranges": ["ranges", "--threads", "1", "--chunks", "16", "--seconds", "6", "--verify", "16", "--xorbs", str(COUNT)],
 }
-
-
-class FakeS3:
-    def __init__(self):
-        binary = TARGET / "release/zorb-fake-s3"
-        self.process = subprocess.Popen([binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        os.environ["ZORB_TEST_S3"] = self.process.stdout.readline().strip()
-
-    def stop(self):
-        self.process.stdin.close()
-        self.process.wait()
 
 
 class Limited(Zorb):
@@ -70,7 +58,7 @@ def rate(result):
 
 def run(postgres, scratch, name, server_count, share):
     """The throughput of all servers together, by line, in bytes per second."""
-    variables = s3.settings(postgres, name)
+    variables = settings(postgres, name)
     servers = [Limited(scratch / f"{name}-{n}", variables, share, set_of(n)) for n in range(server_count)]
     totals = {}
     with concurrent.futures.ThreadPoolExecutor(server_count) as threads:
@@ -87,7 +75,7 @@ def main():
     share = float(sys.argv[2]) if len(sys.argv) > 2 else 0.2
     found = {line: {count: [] for count in (1, 2, 3)} for line in LINES}
     with tempfile.TemporaryDirectory(dir=TARGET) as scratch, tempfile.TemporaryDirectory() as short:
-        store, postgres = FakeS3(), Postgres(pathlib.Path(short) / "pg")
+        store, postgres = FakeS3(TARGET / "release/zorb-fake-s3"), Postgres(pathlib.Path(short) / "pg")
         try:
             for turn in range(rounds):
                 for count in (1, 2, 3) if turn % 2 else (3, 2, 1):

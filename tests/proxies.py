@@ -64,7 +64,7 @@ def check_front(name, front, binary, place, certificate, key, rng):
             server = stock_client.Server(binary, place / "data")
         finally:
             del os.environ["ZORB_TRUSTED_PROXIES"]
-        proxy = front(place, port_of(server.url), certificate, key)
+        proxy = front(place, [port_of(server.url)], certificate, key)
     try:
         if proxy is not None:
             server.url = f"https://127.0.0.1:{proxy.port}"
@@ -220,7 +220,7 @@ def check_streaming(name, front, place, certificate, key):
 
     upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
-    proxy = front(place, upstream.server_address[1], certificate, key)
+    proxy = front(place, [upstream.server_address[1]], certificate, key)
     try:
         connection = http.client.HTTPSConnection("127.0.0.1", proxy.port, timeout=20, context=ssl.create_default_context())
         connection.request("POST", "/v2/shards", b"x" * 1000)
@@ -317,7 +317,8 @@ class Proxy:
 
 
 class Nginx(Proxy):
-    def __init__(self, place, upstream, certificate, key):
+    def __init__(self, place, upstreams, certificate, key):
+        """In front of the servers at these ports."""
         self.directory = pathlib.Path(tempfile.mkdtemp(dir=place))
         self.temporary = self.directory / "temporary"
         self.temporary.mkdir()
@@ -329,7 +330,9 @@ class Nginx(Proxy):
         site = replaced(
             (ROOT / "config" / "nginx.conf").read_text(),
             [
-                ("server 127.0.0.1:8080;", f"server 127.0.0.1:{upstream};"),
+                # As docs/replicas.md says, if there are several.
+                ("proxy_next_upstream off;", f"proxy_next_upstream {'error' if upstreams[1:] else 'off'};"),
+                ("server 127.0.0.1:8080;", "".join(["least_conn;", *(f"server 127.0.0.1:{port};" for port in upstreams)])),
                 ("listen 443 ssl;", f"listen 127.0.0.1:{self.port} ssl;"),
                 ("listen 80;", f"listen 127.0.0.1:{plain};"),
                 ("/etc/ssl/models.example/fullchain.pem", str(certificate)),
@@ -349,7 +352,8 @@ class Nginx(Proxy):
 
 
 class Caddy(Proxy):
-    def __init__(self, place, upstream, certificate, key):
+    def __init__(self, place, upstreams, certificate, key):
+        (upstream,) = upstreams
         self.directory = pathlib.Path(tempfile.mkdtemp(dir=place))
         self.temporary = self.directory / "temporary"
         self.temporary.mkdir()

@@ -20,7 +20,7 @@ use anyhow::{Context, bail};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use self::shared::SharedKeys;
+pub(super) use self::shared::SharedKeys;
 use super::store::{StoreArgs, StoreIndex, StoreLocation, is_store};
 use crate::http::{KeySource, Keys};
 use crate::runtime::durable::{TempFile, create_directory, open_lock, read_private, remove_leftovers, rename};

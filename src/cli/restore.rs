@@ -1,8 +1,13 @@
 //! `zorb restore`: restores a store from an archive.
 //!
-//! The data directory appears under its name when the whole archive was verified. A failure or a
-//! signal removes the temporary directory. A crash leaves it beside the data directory.
+//! *Into a data directory*: it appears under its name when the whole archive was verified. A
+//! failure or a signal removes the temporary directory. A crash leaves it beside the data directory.
+//!
+//! *Into a database and a bucket*: first the index gets an id, and the bucket gets the same id at
+//! the end. Until then no server starts there (`check_owner`), and the command can be repeated with
+//! `--resume`. What a failure, a signal or a crash leaves is part of the archive, and stored whole.
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,10 +19,11 @@ use serde::Serialize;
 
 use super::backup::{open_to_read, worker_count};
 use super::destination::cannot_write;
+use super::keys::SharedKeys;
 use super::output::{Output, OutputArgs};
-use super::store::{Progress, StoreArgs};
+use super::store::{Progress, StoreArgs, StoreBlobs, StoreIndex, StoreLocation, advice, check_place};
 use super::units::{Count, Size};
-use super::{keys, remote};
+use super::{keys, remote, serve};
 use crate::blob::fs::FsBlobStore;
 use crate::blob::records::RecordStore;
 use crate::blob::records::fs::FsRecordStore;
@@ -30,7 +36,7 @@ use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::{TempDirectory, create_directory};
 use crate::runtime::metrics::Metrics;
 use crate::service::archive::Restored;
-use crate::service::{Settings, Store};
+use crate::service::{Settings, Store, has_anything};
 
 /// Restore a store from an archive.
 ///
@@ -38,6 +44,10 @@ use crate::service::{Settings, Store};
 /// every hash of every xorb and file, and those of the archive itself. Until then everything is in
 /// a temporary directory beside it, so the parent directory must be writable. A damaged archive
 /// changes nothing; the exit code is 1, and stderr says up to where it is valid.
+///
+/// With the settings database_url and s3_..., the store is restored into the database and the
+/// bucket, which must be empty; create the schema with "zorb db migrate" before. No server can use
+/// it until the whole archive was verified.
 ///
 /// The keys that sign tokens and URLs are restored only with --include-keys, if the archive has
 /// them: anyone who made the archive could then issue tokens for the store. Without them the server
@@ -52,6 +62,9 @@ pub(super) struct RestoreArgs {
     /// Also restore the keys that sign tokens and URLs
     #[arg(long)]
     include_keys: bool,
+    /// Continue an interrupted restore of the same archive into a database and a bucket
+    #[arg(long)]
+    resume: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -72,11 +85,45 @@ struct Record<'a> {
 pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
     let output = Output::new(args.output);
     let location = args.store.location()?;
-    location.require_sqlite("zorb restore makes a store with an SQLite index")?;
-    let data_dir = location.data_dir;
-    let target = free_place(&data_dir)?;
     let archive = open_to_read(&args.archive)?;
-    let dir = TempDirectory::create_beside(&target).with_context(|| cannot_write(&data_dir))?;
+    let source = Source { path: &args.archive, archive, include_keys: args.include_keys };
+    let restored = if location.shared_database().is_some() {
+        into_bucket(source, &location, args.resume, &output)?
+    } else if args.resume {
+        bail!("--resume is for a restore into a database and a bucket; restore into an empty or new directory again");
+    } else {
+        location.require_sqlite("zorb restore makes a store with an SQLite index, or one in a bucket")?;
+        into_directory(source, &location.data_dir, &output)?
+    };
+    match (&restored.keys, args.include_keys) {
+        (Some(_), false) => output.remark("the archive has keys, which were left out; --include-keys takes them"),
+        (None, true) => output.remark("the archive has no keys; the server makes new ones"),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The archive, and whether its keys are restored, too.
+struct Source<'a> {
+    path: &'a Path,
+    archive: File,
+    include_keys: bool,
+}
+
+impl Source<'_> {
+    /// Restores the archive into the store with these settings.
+    async fn restore(self, settings: Settings, output: &Output) -> anyhow::Result<Restored> {
+        let store = Store::new(&Settings { verify_worker_count: worker_count(), ..settings });
+        let watch = Progress::new(output, "restore");
+        let restored = Box::pin(store.restore(self.archive, RepackMode::Compressed, watch)).await;
+        restored.with_context(|| format!("cannot restore {}", self.path.display()))
+    }
+}
+
+fn into_directory(source: Source<'_>, data_dir: &Path, output: &Output) -> anyhow::Result<Restored> {
+    let target = free_place(data_dir)?;
+    let (path, include_keys) = (source.path, source.include_keys);
+    let dir = TempDirectory::create_beside(&target).with_context(|| cannot_write(data_dir))?;
     // When `run` returns, its runtime has ended, and no task writes into the directory any more.
     let restored = remote::run(async {
         let index = SqliteIndex::open(&dir.path().join("index.sqlite")).await?;
@@ -84,26 +131,101 @@ pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
         let records = Arc::new(FsRecordStore::open(dir.path(), Pool::new(1))?);
         let (clock, metrics) = (Arc::new(SystemClock), Arc::new(Metrics::new()));
         let settings = Settings::over(blobs, records, Arc::new(index.clone()), clock, metrics);
-        let store = Store::new(&Settings { verify_worker_count: worker_count(), ..settings });
-        let watch = Progress::new(&output, "restore");
-        let restored = Box::pin(store.restore(archive, RepackMode::Compressed, watch)).await;
+        let restored = source.restore(settings, output).await;
         let identified = identify(dir.path(), &index).await;
         index.close().await;
-        let restored = restored.map_err(anyhow::Error::from).and_then(|restored| identified.map(|()| restored));
-        restored.with_context(|| format!("cannot restore {}", args.archive.display()))
+        restored.and_then(|restored| identified.map(|()| restored))
     })?;
-    let ring = restored.keys.as_ref().filter(|_| args.include_keys);
+    let ring = restored.keys.as_ref().filter(|_| include_keys);
     if let Some(ring) = ring {
         keys::write(dir.path(), ring)?;
     }
-    dir.publish(&target).with_context(|| cannot_write(&data_dir))?;
-    report(&args.archive, &data_dir, &restored, ring.is_some(), &output)?;
-    match (&restored.keys, args.include_keys) {
-        (Some(_), false) => output.remark("the archive has keys, which were left out; --include-keys takes them"),
-        (None, true) => output.remark("the archive has no keys; the server makes new ones"),
-        _ => {}
+    dir.publish(&target).with_context(|| cannot_write(data_dir))?;
+    report(path, &data_dir.to_string_lossy(), &restored, ring.is_some(), output)?;
+    Ok(restored)
+}
+
+/// Restores into the database and the bucket of this location, while no other process uses them.
+fn into_bucket(
+    source: Source<'_>,
+    location: &StoreLocation,
+    is_resumed: bool,
+    output: &Output,
+) -> anyhow::Result<Restored> {
+    location.check_kind()?;
+    check_place(&location.data_dir, false)?;
+    let (path, include_keys) = (source.path, source.include_keys);
+    let restored = remote::run(location.changing(async |membership| {
+        let _lock = serve::lock(&location.data_dir)?;
+        let opened = location.open_database(membership.as_ref()).await?;
+        let index = opened.context("the restored index is not in a database")?;
+        let restored = into_index(source, location, &index, is_resumed, output).await;
+        index.close().await;
+        restored.map_err(|error| advice::explain(location, error))
+    }))?;
+    let with_keys = restored.keys.is_some() && include_keys;
+    report(path, &location.describe_blobs(), &restored, with_keys, output)?;
+    Ok(restored)
+}
+
+async fn into_index(
+    source: Source<'_>,
+    location: &StoreLocation,
+    index: &StoreIndex,
+    is_resumed: bool,
+    output: &Output,
+) -> anyhow::Result<Restored> {
+    let include_keys = source.include_keys;
+    let place = SharedKeys::of(location).context("the restored keys are not in a database")?;
+    let bucket = location.new_bucket(index, worker_count())?.context("the restored blobs are not in a bucket")?;
+    let id = begin(location, index, &bucket, place.are_in(index).await?, is_resumed).await?;
+    let StoreBlobs { blobs, records, .. } = bucket;
+    let (clock, metrics) = (Arc::new(SystemClock), Arc::new(Metrics::new()));
+    let settings = Settings::over(blobs, Arc::clone(&records), index.shared(), clock, metrics);
+    let restored = source.restore(settings, output).await;
+    let restored = restored.with_context(|| {
+        "the database and the bucket have a part of the archive, and no server can use them; repeat the command \
+         with --resume, or drop the database and remove the objects"
+    })?;
+    if let Some(ring) = restored.keys.clone().filter(|_| include_keys) {
+        place.write(ring, index).await?;
     }
-    Ok(())
+    // From here on a server can use the store.
+    records.set_store_id(id).await?;
+    Ok(restored)
+}
+
+/// Checks that no store is in this index and this bucket, and gives the index an id, which it
+/// returns. A restore that was interrupted has left its id, and is continued with `is_resumed`.
+async fn begin(
+    location: &StoreLocation,
+    index: &StoreIndex,
+    bucket: &StoreBlobs,
+    has_keys: bool,
+    is_resumed: bool,
+) -> anyhow::Result<StoreId> {
+    let (blobs, index) = (location.describe_blobs(), index.shared());
+    if bucket.records.store_id().await?.is_some() {
+        bail!("a store is in {blobs} already; name an empty bucket or another s3_prefix, and an empty database");
+    }
+    match index.store_mark().await?.id {
+        // Only a server makes keys before the bucket has an id.
+        Some(_) if has_keys => bail!("the database belongs to a store in another bucket; name an empty database"),
+        Some(id) if is_resumed => Ok(id),
+        Some(_) => bail!(
+            "a restore into this database was interrupted; continue it with --resume and the same archive, or drop \
+             the database and create it again"
+        ),
+        None if is_resumed => bail!("no restore into this database was interrupted; omit --resume"),
+        None if has_anything(bucket.blobs.as_ref(), bucket.records.as_ref()).await? => {
+            bail!("{blobs} has objects already; name an empty bucket or another s3_prefix")
+        }
+        None => {
+            let id = StoreId::from_bytes(rand::random());
+            index.set_store(id, None).await?;
+            Ok(id)
+        }
+    }
 }
 
 /// Gives the restored store a new id, because from now on its registrations differ from those of
@@ -114,17 +236,11 @@ async fn identify(data_dir: &Path, index: &SqliteIndex) -> anyhow::Result<()> {
     Ok(FsRecordStore::open(data_dir, Pool::new(1))?.set_store_id(id).await?)
 }
 
-fn report(
-    archive: &Path,
-    data_dir: &Path,
-    restored: &Restored,
-    with_keys: bool,
-    output: &Output,
-) -> anyhow::Result<()> {
-    let (from, to) = (archive.to_string_lossy(), data_dir.to_string_lossy());
+fn report(archive: &Path, to: &str, restored: &Restored, with_keys: bool, output: &Output) -> anyhow::Result<()> {
+    let from = archive.to_string_lossy();
     output.record(&Record {
         archive: &from,
-        data_dir: &to,
+        data_dir: to,
         xorbs: restored.xorb_count,
         raw_len: restored.raw_len,
         files: restored.file_count,

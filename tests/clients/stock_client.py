@@ -190,7 +190,7 @@ def check_full_xorb(directory, server, rng):
     """Files of one chunk each, as many as fill a xorb to the brim: 64 MiB raw, more than that when serialized."""
     contents = {f"brim-{number}": rng.randbytes(CHUNK_LEN) for number in range(XORB_LEN // CHUNK_LEN)}
     pushed = push(server, list(write_files(directory / "brim", contents)))
-    longest = max(path.stat().st_size for path in (server.directory / "xorbs").glob("*/*"))
+    longest = server.longest_xorb()
     if longest <= XORB_LEN:
         sys.exit(f"the longest xorb has {longest} bytes; this test is about longer ones than {XORB_LEN}")
     check_pull(server, dict(rng.sample(sorted(pushed.items()), 300)))
@@ -292,8 +292,19 @@ class Server:
         return sum(map(int, re.findall(name, self.metrics(), re.MULTILINE)))
 
     def metrics(self):
-        request = urllib.request.Request(f"{self.url}/metrics")
-        request.add_header("Authorization", f"Bearer {self.token('admin', '*')}")
+        return self.get("/metrics", "admin")
+
+    def longest_xorb(self):
+        """The serialized length of the longest stored xorb."""
+        longest, after = 0, ""
+        while after is not None:
+            page = json.loads(self.get(f"/v1/xorbs?limit=1000{after and f'&after={after}'}", "read"))
+            longest, after = max([longest, *(xorb["serialized_len"] for xorb in page["xorbs"])]), page["next"]
+        return longest
+
+    def get(self, path, scope):
+        request = urllib.request.Request(f"{self.url}{path}")
+        request.add_header("Authorization", f"Bearer {self.token(scope, '*')}")
         with urllib.request.urlopen(request) as response:
             return response.read().decode()
 
@@ -317,15 +328,15 @@ def start(server, verb, repo, scope, arguments, **environment):
     manifest = pathlib.Path(cache.name) / "arguments.json"
     token = server.token(scope, repo) if scope else None
     manifest.write_text(json.dumps({**arguments, "endpoint": server.url, "token": token}))
-    environment = dict(
-        os.environ,
-        HF_XET_CACHE=cache.name,
-        HF_HUB_DISABLE_TELEMETRY="1",
-        NO_PROXY="127.0.0.1",
+    environment = {
+        **os.environ,
+        "HF_XET_CACHE": cache.name,
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "NO_PROXY": "127.0.0.1",
         # What has to fail should fail soon.
-        HF_XET_CLIENT_RETRY_BASE_DELAY="100ms",
+        "HF_XET_CLIENT_RETRY_BASE_DELAY": "100ms",
         **environment,
-    )
+    }
     command = [sys.executable, __file__, verb, str(manifest)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.verb, process.cache = verb, cache

@@ -3,6 +3,7 @@
 
 mod direct;
 mod real;
+mod restored;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

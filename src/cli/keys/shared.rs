@@ -63,6 +63,18 @@ mod built {
             })
         }
 
+        /// Whether there are keys in this index, which is the one at the location.
+        pub(in crate::cli) async fn are_in(&self, index: &StoreIndex) -> Result<bool> {
+            let StoreIndex::Postgres(index) = index else { bail!("the index of {self} is not in PostgreSQL") };
+            Ok(index.changed_keys(None).await?.is_some())
+        }
+
+        /// Writes the keys of a new store into its index, which is the one at the location.
+        pub(in crate::cli) async fn write(&self, ring: KeyRing, index: &StoreIndex) -> Result<()> {
+            let StoreIndex::Postgres(index) = index else { bail!("the index of {self} is not in PostgreSQL") };
+            self.change_in(index, |_| Ok(ring)).await.map(drop)
+        }
+
         async fn change_in(
             &self,
             index: &PostgresIndex,
@@ -177,6 +189,14 @@ mod built {
         pub(in crate::cli) async fn open(self, _: Option<KeyRing>, _: &StoreIndex) -> Result<Keys> {
             match self {}
         }
+
+        pub(in crate::cli) async fn are_in(&self, _: &StoreIndex) -> Result<bool> {
+            match *self {}
+        }
+
+        pub(in crate::cli) async fn write(&self, _: KeyRing, _: &StoreIndex) -> Result<()> {
+            match *self {}
+        }
     }
 
     impl fmt::Display for SharedKeys {
@@ -186,4 +206,4 @@ mod built {
     }
 }
 
-pub(super) use self::built::SharedKeys;
+pub(in crate::cli) use self::built::SharedKeys;

@@ -36,6 +36,18 @@ impl StoreLocation {
         }
     }
 
+    /// Blobs and records in a bucket, for a command that fills a new store with this index, and
+    /// uses so many disk workers for drafts. Creates the directory of the drafts. `None` if they
+    /// are in the data directory.
+    pub(in crate::cli) fn new_bucket(
+        &self,
+        index: &StoreIndex,
+        disk_worker_count: usize,
+    ) -> Result<Option<StoreBlobs>> {
+        let Some(s3) = &self.s3 else { return Ok(None) };
+        built::open(s3, self, index, Pool::new(disk_worker_count)).map(Some)
+    }
+
     /// The blobs and records for a server with these settings, which keeps up to `open_blob_count`
     /// files open. Creates missing directories. `database` is the index if it is in a database; a
     /// bucket requires one.

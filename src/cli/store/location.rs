@@ -64,7 +64,7 @@ impl StoreLocation {
     }
 
     /// Where blobs and records are, and which settings say so, as text for people.
-    pub(super) fn describe_blobs(&self) -> String {
+    pub(in crate::cli) fn describe_blobs(&self) -> String {
         match &self.s3 {
             None => format!("data_dir ({})", self.data_dir.display()),
             Some(s3) if s3.prefix.is_empty() => format!("s3_bucket ({} at {})", s3.bucket, s3.endpoint),
@@ -86,7 +86,7 @@ impl StoreLocation {
             ),
             Some(_) if has(XORBS)? => bail!(
                 "s3_bucket is set, and the data directory {dir} has its blobs in the directory {XORBS}: unset \
-                 s3_bucket, or name another directory; a store cannot be moved to S3 yet"
+                 s3_bucket, or name another directory; zorb backup and zorb restore move a store (docs/backup.md)"
             ),
             _ => {}
         }
@@ -97,7 +97,8 @@ impl StoreLocation {
             ),
             Some(_) if has(SQLITE)? => bail!(
                 "database_url is set, and the data directory {dir} has its index in {SQLITE}: unset database_url, \
-                 or name another directory; a store cannot be moved to PostgreSQL yet"
+                 or name another directory; zorb backup and zorb restore move a store to PostgreSQL and a bucket \
+                 (docs/backup.md)"
             ),
             _ => Ok(()),
         }

@@ -1,0 +1,161 @@
+//! Archives that are restored into a database and a bucket, and back: how a store moves there.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use zorb_fake_s3::Op;
+
+use super::{check_refused, start, zorb};
+use crate::backup::{Backups, check_served, store, store_many};
+use crate::cli::Ran;
+use crate::support::backend::{BUCKET, Backend};
+use crate::support::postgres::migrated;
+use crate::support::{Start, TestServer, Xorb, eventually, guarded, issue, read_file, rng};
+
+/// A restore of this archive to the place of these settings.
+fn restore(backend: &Backend, backups: &Backups, flags: &[&str]) -> Ran {
+    let (archive, data) = (backups.archive(), backups.directory.path("shared"));
+    let args = ["restore", archive.to_str().unwrap(), "--data-dir", data.to_str().unwrap()];
+    zorb(backend, &[&args, flags].concat())
+}
+
+fn check_failed(ran: &Ran, words: &[&str]) {
+    let all_there = words.iter().all(|word| ran.stderr.contains(word));
+    assert!(ran.code == Some(1) && ran.stdout.is_empty() && all_there, "{words:?} in {}", ran.stderr);
+}
+
+fn serve(backend: &Backend, data_dir: &Path) -> TestServer {
+    let start = Start::default().with("auth", "token").data_dir(data_dir);
+    backend.variables().into_iter().fold(start, |start, (name, value)| start.env(&name, value)).start()
+}
+
+#[tokio::test]
+async fn store_moves_to_a_bucket_and_back_with_its_keys() {
+    let (backend, backups, mut rng) = (Backend::any().await, Backups::new(), rng());
+    let server = guarded();
+    let token = issue(&server, "write", "*", &[]);
+    let mut stored = Vec::new();
+    for _ in 0..5 {
+        stored.push(store(&server.client().bearing(&token), Xorb::mixed(&mut rng, 12)).await);
+    }
+    // While the server runs, the first archive takes most of it.
+    let archive = backups.archive();
+    let back_up = ["backup", archive.to_str().unwrap(), "--include-keys", "--data-dir"];
+    let data_dir = server.data_dir().to_str().unwrap().to_owned();
+    backups.directory.zorb(&[&back_up[..], &[&data_dir]].concat()).ok_with_remarks();
+    stored.push(store(&server.client().bearing(&token), Xorb::incompressible(&mut rng, 20 << 20)).await);
+    server.terminate();
+    let directories = server.directory();
+    assert!(server.wait().success());
+    backups.directory.zorb(&[&back_up[..], &[&data_dir]].concat()).ok_with_remarks();
+    drop(directories);
+
+    let ran = restore(&backend, &backups, &["--include-keys"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let told = String::from_utf8(ran.stdout).unwrap();
+    assert!(told.contains("with its keys: 6 xorbs") && told.contains("s3_prefix"), "{told}");
+    let shared = serve(&backend, &backups.directory.path("shared"));
+    let client = shared.client().bearing(&token);
+    for each in &stored {
+        assert_eq!(read_file(&client, "v2", &each.file, None).await.unwrap(), each.xorb.raw);
+    }
+    stored.push(store(&client, Xorb::mixed(&mut rng, 3)).await);
+    assert!(zorb(&backend, &["fsck", "--deep", "--data-dir", shared.data_dir().to_str().unwrap()]).code == Some(0));
+    shared.terminate();
+    assert!(shared.wait().success());
+
+    // And back, into an archive of its own.
+    let data = backups.directory.path("shared");
+    let back = backups.directory.path("back.rca");
+    let ran =
+        zorb(&backend, &["backup", back.to_str().unwrap(), "--include-keys", "--data-dir", data.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    backups.directory.zorb(&["restore", "back.rca", "--include-keys", "--data-dir", "again"]).ok();
+    let again = Start::default().with("auth", "token").data_dir(&backups.directory.path("again")).start();
+    let client = again.client().bearing(&token);
+    for each in &stored {
+        assert_eq!(read_file(&client, "v2", &each.file, None).await.unwrap(), each.xorb.raw);
+    }
+}
+
+/// Nothing can use what an interrupted restore has left, and the next one completes it.
+#[tokio::test]
+async fn killed_restore_serves_nothing_and_is_continued() {
+    let (backend, backups, mut rng) = (Backend::fake().await, Backups::new(), rng());
+    let server = TestServer::start();
+    let stored = store_many(&server, &mut rng, 30).await;
+    backups.back_up(server.data_dir());
+    let (archive, data) = (backups.archive(), backups.directory.path("shared"));
+    for round in 0..4_usize {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
+        command.args(["restore", archive.to_str().unwrap(), "--data-dir", data.to_str().unwrap()]);
+        command.args((round > 0).then_some("--resume")).envs(backend.variables()).stdout(Stdio::null());
+        let mut restoring = command.stderr(Stdio::null()).spawn().unwrap();
+        let before = backend.s3().count(Op::Put);
+        eventually("some xorbs are stored", async || backend.s3().count(Op::Put) > before + round).await;
+        restoring.kill().unwrap();
+        restoring.wait().unwrap();
+        let names = backend.names("");
+        assert!(names.len() < stored.len() && !names.contains(&"store".to_owned()), "{names:?}");
+        check_refused(&backend, &data, &["the index belongs to store"]);
+        check_failed(&restore(&backend, &backups, &[]), &["was interrupted", "--resume"]);
+    }
+    let ran = restore(&backend, &backups, &["--resume"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let server = start(&backend, &data);
+    check_served(&server, &stored).await;
+    for each in &stored {
+        assert_eq!(read_file(&server.client(), "v1", &each.file, None).await.unwrap(), each.xorb.raw);
+    }
+    server.terminate();
+    assert!(server.wait().success());
+    // What the kills have left is garbage that is known, or nothing.
+    let ran = zorb(&backend, &["fsck", "--deep", "--repair", "--data-dir", data.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(0), "{} {}", ran.stderr, String::from_utf8_lossy(&ran.stdout));
+}
+
+#[tokio::test]
+async fn restore_into_what_is_not_empty_is_refused() {
+    let (backend, backups, mut rng) = (Backend::fake().await, Backups::new(), rng());
+    let server = TestServer::start();
+    let stored = store_many(&server, &mut rng, 2).await;
+    backups.back_up(server.data_dir());
+    check_failed(&restore(&backend, &backups, &["--resume"]), &["no restore into this database was interrupted"]);
+    backend.s3().put_object(BUCKET, &backend.name(&format!("xorbs/00/{}.{:016x}", "00".repeat(32), 7)), vec![1]);
+    check_failed(&restore(&backend, &backups, &[]), &["has objects already", "s3_prefix"]);
+    let other = backend.with("s3_prefix", "other");
+    let ran = restore(&other, &backups, &[]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    // Now there is a store in it, first without and then with keys.
+    for flags in [&[][..], &["--resume"]] {
+        check_failed(&restore(&other, &backups, flags), &["a store is in s3_bucket and s3_prefix", "already"]);
+        let database = other.with("database_url", &migrated().await);
+        check_failed(&restore(&database, &backups, flags), &["a store is in s3_bucket and s3_prefix", "already"]);
+    }
+    let served = start(&other, &backups.directory.path("shared"));
+    check_failed(&restore(&other, &backups, &[]), &["another zorb uses", "stop all servers first"]);
+    check_served(&served, &stored).await;
+    served.terminate();
+    assert!(served.wait().success());
+    for flags in [&[][..], &["--resume"]] {
+        let bucket = other.with("s3_prefix", "third");
+        check_failed(&restore(&bucket, &backups, flags), &["the database belongs to a store in another bucket"]);
+    }
+    check_served(&start(&other, &backups.directory.path("shared")), &stored).await;
+}
+
+/// What is stored of a damaged archive never becomes a store.
+#[tokio::test]
+async fn damaged_archive_is_not_restored() {
+    let (backend, backups, mut rng) = (Backend::fake().await, Backups::new(), rng());
+    let server = TestServer::start();
+    store_many(&server, &mut rng, 3).await;
+    backups.back_up(server.data_dir());
+    let mut bytes = std::fs::read(backups.archive()).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    backups.directory.write("b.rca", &bytes);
+    check_failed(&restore(&backend, &backups, &[]), &["cannot restore", "b.rca", "--resume, or drop the database"]);
+    assert!(!backend.names("").contains(&"store".to_owned()));
+    check_refused(&backend, &backups.directory.path("shared"), &["the index belongs to store"]);
+}

@@ -21,6 +21,7 @@ mod draft;
 pub(super) mod test_bucket;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,7 @@ pub use self::bucket::Bucket;
 pub(super) use self::bucket::STORE_OBJECT;
 use self::direct::PublicBucket;
 use self::draft::S3Draft;
+pub use self::trial::Trial;
 use super::{BlobError, BlobErrorKind, BlobKey, BlobStore, BlobStream, DirectUrls, Draft, free_len_of};
 use crate::format::{ByteRange, XorbHash};
 use crate::runtime::blocking::Pool;

@@ -5,6 +5,7 @@ mod assemble;
 mod background;
 mod backup;
 mod bar;
+mod check;
 mod collector;
 mod db;
 mod descriptors;
@@ -83,6 +84,7 @@ enum Command {
     Gc(gc::GcArgs),
     #[command(subcommand)]
     Db(db::DbCommand),
+    Check(check::CheckArgs),
     /// Create, extend, list and verify archives of named blobs
     #[command(subcommand)]
     Rca(rca::RcaCommand),
@@ -126,6 +128,7 @@ impl Cli {
             Command::Index(command) => index::run(command),
             Command::Gc(args) => gc::run(args),
             Command::Db(command) => db::run(command),
+            Command::Check(args) => check::run(args),
             Command::Rca(command) => rca::run(command),
             Command::Healthcheck(args) => healthcheck::run(args),
             Command::Completions { shell } => completions(shell),

@@ -1,7 +1,8 @@
 //! `zorb restore`: restores a store from an archive.
 //!
 //! *Into a data directory*: it appears under its name when the whole archive was verified. A
-//! failure or a signal removes the temporary directory. A crash leaves it beside the data directory.
+//! failure or a signal removes the temporary directory. A crash leaves it beside the data
+//! directory.
 //!
 //! *Into a database and a bucket*: first the index gets an id, and the bucket gets the same id at
 //! the end. Until then no server starts there (`check_owner`), and the command can be repeated with

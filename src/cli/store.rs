@@ -18,7 +18,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressBar;
 
-pub(super) use self::blobs::StoreBlobs;
+pub(super) use self::blobs::{Finding, StoreBlobs};
 pub(super) use self::index::StoreIndex;
 pub(super) use self::location::StoreLocation;
 pub(super) use self::membership::Membership;

@@ -51,8 +51,8 @@ pub(super) async fn v2(
     let urls = Urls::new(&state, base, tenant);
     let mut found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
     let budget = mem::take(&mut found.budget);
-    let item_count = item_count(&found);
     let urls = urls.of(descriptor_count(&found.plan.xorbs));
+    let item_count = item_count(&found, &urls);
     let response = move || ReconstructionV2Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
@@ -74,8 +74,8 @@ pub(super) async fn v1(
     let urls = Urls::new(&state, base, tenant);
     let mut found = reconstruct(&state, &claims, file, detail(&query), &headers).await?;
     let budget = mem::take(&mut found.budget);
-    let item_count = item_count(&found);
     let urls = urls.of(descriptor_count(&found.plan.xorbs));
+    let item_count = item_count(&found, &urls);
     let response = move || ReconstructionV1Json {
         offset_into_first_range: found.plan.file.offset_into_first_range,
         terms: detailed_terms(&found),
@@ -190,8 +190,9 @@ async fn batch(
     let urls = Urls::new(state, base, tenant);
     let BatchReconstruction { plan: BatchPlan { files: plans, xorbs }, budget } =
         state.server.reconstruct_all(claims, &files).await?;
-    let item_count = plans.iter().map(|file| file.terms.len()).sum::<usize>() + descriptor_count(&xorbs);
     let urls = urls.of(descriptor_count(&xorbs));
+    let term_count: usize = plans.iter().map(|file| file.terms.len()).sum();
+    let item_count = term_count + urls.item_count(descriptor_count(&xorbs));
     let build = move || BatchJson {
         files: files.iter().zip(&plans).map(|(hash, file)| (hash.to_string(), terms(&file.terms))).collect(),
         fetch_info: fetch_info(&urls, &xorbs),
@@ -200,9 +201,10 @@ async fn batch(
 }
 
 /// Number of items in a response: terms, lengths of chunks, and parts of xorbs.
-fn item_count(found: &Reconstruction) -> usize {
+fn item_count(found: &Reconstruction, urls: &Urls) -> usize {
     let lens = found.chunk_raw_lens.iter().flatten();
-    found.plan.file.terms.len() + lens.map(Vec::len).sum::<usize>() + descriptor_count(&found.plan.xorbs)
+    let part_count = urls.item_count(descriptor_count(&found.plan.xorbs));
+    found.plan.file.terms.len() + lens.map(Vec::len).sum::<usize>() + part_count
 }
 
 fn descriptor_count(xorbs: &[XorbPlan]) -> usize {

@@ -41,6 +41,9 @@ const _: () = assert!(URL_LIFE_SECS + GRACE_SECS < OBJECT_RETENTION.as_secs());
 /// is about the plan alone, because a client compares a plan with the one that it asked for before.
 const MAX_DIRECT_COUNT: usize = 4096;
 
+/// Such a URL takes as long as so many other items of a response.
+const DIRECT_ITEM_COUNT: usize = 16;
+
 /// Signs the URLs of one response.
 pub(super) struct Urls {
     /// Signs URLs of the S3 store, if clients reach it.
@@ -65,6 +68,11 @@ impl Urls {
     /// The same for a response with so many parts of xorbs.
     pub(super) fn of(self, part_count: usize) -> Self {
         Self { direct: self.direct.filter(|_| part_count <= MAX_DIRECT_COUNT), ..self }
+    }
+
+    /// The time that it takes to sign URLs for so many parts, as a number of items of a response.
+    pub(super) fn item_count(&self, part_count: usize) -> usize {
+        if self.direct.is_some() { part_count * DIRECT_ITEM_COUNT } else { part_count }
     }
 
     /// Signs one URL for these parts of a xorb, or several URLs if the parts are too many for one.

@@ -312,6 +312,8 @@ async fn server_without_its_session_changes_nothing_and_ends() {
     assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     let victim = fleet.server(SERVER_COUNT);
     assert_eq!(sessions(&mut connection).await.len(), SERVER_COUNT + 1);
+    // It says where it listens before its start has ended.
+    assert_eq!(victim.client().get("/readyz").await.status, 200);
     let shard = upload_shard(&xorb, 0, 9);
     victim.pause();
     let (paused, body) = (victim.client(), shard.bytes());

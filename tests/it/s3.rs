@@ -1,6 +1,7 @@
 //! One server over a PostgreSQL database and a bucket: it serves, restarts, dies, sees its S3 store fail, and refuses
 //! what is not its own.
 
+mod check;
 mod direct;
 mod real;
 mod restored;

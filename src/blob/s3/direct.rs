@@ -43,6 +43,7 @@ const UNSIGNED: [Option<&str>; 5] =
 #[derive(Clone, Debug)]
 pub(super) struct PublicBucket {
     bucket: Bucket,
+    endpoint: String,
     /// Signs for the host that clients reach, and sends nothing.
     signer: AmazonS3,
     /// Sends the requests of a check.
@@ -52,11 +53,25 @@ pub(super) struct PublicBucket {
 impl PublicBucket {
     /// The bucket as clients reach it at this address. Sends nothing.
     pub(super) fn new(bucket: Bucket, address: &BucketAddress) -> Result<Self, BlobError> {
-        Ok(Self { bucket, signer: address.client(MAX_SILENCE)?, http: BucketAddress::keyless_client()? })
+        let (signer, http) = (address.client(MAX_SILENCE)?, BucketAddress::keyless_client()?);
+        Ok(Self { bucket, endpoint: address.endpoint.clone(), signer, http })
+    }
+
+    /// The URL of the S3 store for clients.
+    pub(super) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    pub(super) const fn signer(&self) -> &AmazonS3 {
+        &self.signer
+    }
+
+    pub(super) fn path(&self, name: &str) -> Path {
+        self.bucket.path(name)
     }
 
     /// The status of the S3 store for a URL with this header `Range`.
-    async fn status(&self, url: &Uri, range: Option<&str>) -> Result<StatusCode, BlobError> {
+    pub(super) async fn status(&self, url: &Uri, range: Option<&str>) -> Result<StatusCode, BlobError> {
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.uri_mut() = url.clone();
         if let Some(range) = range.and_then(|range| HeaderValue::from_str(range).ok()) {
@@ -69,10 +84,35 @@ impl PublicBucket {
         };
         limited(CHECK, sent).await.map(|response| response.status())
     }
+
+    /// Checks URLs of an object that exists. They are signed for the endpoint of the server,
+    /// because clients may reach the S3 store by a name that leads nowhere from here.
+    pub(super) async fn check_with(&self, name: &str) -> Result<(), BlobError> {
+        let url = sign(self.bucket.signer(), &self.bucket.path(name), SIGNED, CHECK_LIFE);
+        let url: Option<Uri> = url.and_then(|url| url.parse().ok());
+        let url = url.ok_or_else(|| unsuitable(Unsuitable::Unsigned))?;
+        match self.status(&url, Some(SIGNED)).await? {
+            StatusCode::PARTIAL_CONTENT => {}
+            status if status.is_server_error() => {
+                return Err(unavailable(CHECK, Box::new(Unsuitable::Refused { status })));
+            }
+            status => return Err(unsuitable(Unsuitable::Refused { status })),
+        }
+        for range in UNSIGNED {
+            let status = self.status(&url, range).await?;
+            if status.is_server_error() {
+                return Err(unavailable(CHECK, Box::new(Unsuitable::Refused { status })));
+            }
+            if !status.is_client_error() {
+                return Err(unsuitable(Unsuitable::Opened { range: range.unwrap_or("none"), status }));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Signs a URL for `GET` of an object with this header `Range`.
-fn sign(signer: &AmazonS3, object: &Path, range: &str, life: Duration) -> Option<String> {
+pub(super) fn sign(signer: &AmazonS3, object: &Path, range: &str, life: Duration) -> Option<String> {
     let options = SignedUrlOptions::new().with_signed_header(RANGE, HeaderValue::from_str(range).ok()?);
     // Does not wait: the key is in memory.
     let signed = signer.signed_url_opts(Method::GET, object, life, &options).now_or_never()?;
@@ -85,32 +125,8 @@ impl DirectUrls for PublicBucket {
         sign(&self.signer, &self.bucket.path(&name(key)), &header, life)
     }
 
-    /// Signs for the endpoint of the server, because clients may reach the S3 store by a name that
-    /// leads nowhere from here.
     fn check(&self) -> BoxFuture<'_, Result<(), BlobError>> {
-        async move {
-            let url = sign(self.bucket.signer(), &self.bucket.path(STORE_OBJECT), SIGNED, CHECK_LIFE);
-            let url: Option<Uri> = url.and_then(|url| url.parse().ok());
-            let url = url.ok_or_else(|| unsuitable(Unsuitable::Unsigned))?;
-            match self.status(&url, Some(SIGNED)).await? {
-                StatusCode::PARTIAL_CONTENT => {}
-                status if status.is_server_error() => {
-                    return Err(unavailable(CHECK, Box::new(Unsuitable::Refused { status })));
-                }
-                status => return Err(unsuitable(Unsuitable::Refused { status })),
-            }
-            for range in UNSIGNED {
-                let status = self.status(&url, range).await?;
-                if status.is_server_error() {
-                    return Err(unavailable(CHECK, Box::new(Unsuitable::Refused { status })));
-                }
-                if !status.is_client_error() {
-                    return Err(unsuitable(Unsuitable::Opened { range: range.unwrap_or("none"), status }));
-                }
-            }
-            Ok(())
-        }
-        .boxed()
+        self.check_with(STORE_OBJECT).boxed()
     }
 }
 

@@ -13,6 +13,9 @@ use crate::blob::records::fs::FsRecordStore;
 use crate::config::{Config, S3Config};
 use crate::runtime::blocking::Pool;
 
+/// What was tried, and the finding, or why it failed.
+pub(in crate::cli) type Finding = (&'static str, Result<String>);
+
 /// The blobs and records of a store.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct StoreBlobs {
@@ -33,6 +36,14 @@ impl StoreLocation {
                 records: Arc::new(FsRecordStore::open_existing(&self.data_dir, Pool::new(1))),
                 publish_count: None,
             }),
+        }
+    }
+
+    /// Tries out the bucket. Returns what was tried, and the finding or the failure of each.
+    pub(in crate::cli) async fn try_out_bucket(&self) -> Result<Vec<Finding>> {
+        match &self.s3 {
+            Some(s3) => built::try_out(s3, self).await,
+            None => Ok(Vec::new()),
         }
     }
 
@@ -77,7 +88,7 @@ mod built {
     use futures_util::FutureExt;
     use futures_util::future::BoxFuture;
 
-    use super::{Arc, Pool, Result, S3Config, StoreBlobs, StoreIndex, StoreLocation};
+    use super::{Arc, Finding, Pool, Result, S3Config, StoreBlobs, StoreIndex, StoreLocation};
     use crate::blob::records::s3::{RecordNumbers, S3RecordStore};
     use crate::blob::s3::{Bucket, BucketAddress, S3BlobStore};
 
@@ -107,11 +118,23 @@ mod built {
 
     pub(super) fn open(s3: &S3Config, location: &StoreLocation, index: &StoreIndex, pool: Pool) -> Result<StoreBlobs> {
         let bucket = Bucket::new(&address(s3))?;
-        let mut blobs = S3BlobStore::open(bucket.clone(), &location.scratch_dir(), pool)?;
-        if let Some(endpoint) = &s3.public_endpoint {
-            blobs = blobs.reached_at(endpoint, &address(s3))?;
+        let blobs = S3BlobStore::open(bucket.clone(), &location.scratch_dir(), pool)?;
+        Ok(shared(public(blobs, s3)?, bucket, index))
+    }
+
+    pub(super) async fn try_out(s3: &S3Config, location: &StoreLocation) -> Result<Vec<Finding>> {
+        let bucket = Bucket::new(&address(s3))?;
+        let blobs = S3BlobStore::open_existing(bucket, &location.scratch_dir(), Pool::new(1));
+        let trials = public(blobs, s3)?.try_out().await;
+        Ok(trials.into_iter().map(|trial| (trial.what, trial.outcome.map_err(Into::into))).collect())
+    }
+
+    /// The same blobs, with the URL at which clients reach them, if they do.
+    fn public(blobs: S3BlobStore, s3: &S3Config) -> Result<S3BlobStore> {
+        match &s3.public_endpoint {
+            Some(endpoint) => Ok(blobs.reached_at(endpoint, &address(s3))?),
+            None => Ok(blobs),
         }
-        Ok(shared(blobs, bucket, index))
     }
 
     fn shared(blobs: S3BlobStore, bucket: Bucket, index: &StoreIndex) -> StoreBlobs {
@@ -135,7 +158,7 @@ mod built {
 mod built {
     use anyhow::bail;
 
-    use super::{Pool, Result, S3Config, StoreBlobs, StoreIndex, StoreLocation};
+    use super::{Finding, Pool, Result, S3Config, StoreBlobs, StoreIndex, StoreLocation};
 
     const NOT_BUILT: &str = "s3_bucket is set, and this zorb was built without S3; build it with --features \
                              postgres,s3, or unset the settings s3_…";
@@ -145,6 +168,11 @@ mod built {
     }
 
     pub(super) fn open(_: &S3Config, _: &StoreLocation, _: &StoreIndex, _: Pool) -> Result<StoreBlobs> {
+        bail!(NOT_BUILT)
+    }
+
+    #[expect(clippy::unused_async, reason = "as in a program with S3")]
+    pub(super) async fn try_out(_: &S3Config, _: &StoreLocation) -> Result<Vec<Finding>> {
         bail!(NOT_BUILT)
     }
 }

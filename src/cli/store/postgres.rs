@@ -80,6 +80,14 @@ mod built {
         Ok(Session { session, url: url.clone() })
     }
 
+    /// Opens the index and begins a session, as a server does, and ends both.
+    pub(super) async fn try_out(url: &DatabaseUrl) -> Result<String> {
+        let index = open(url, None).await?;
+        index.close().await;
+        drop(begin_session(url).await?);
+        Ok(format!("the schema of {} is current, and the clocks agree", describe(url)))
+    }
+
     pub(super) fn describe(url: &DatabaseUrl) -> String {
         // An invalid URL is reported when it is opened.
         PostgresIndex::describe(url.expose()).unwrap_or_else(|_| "database".to_owned())
@@ -155,6 +163,10 @@ mod built {
         Err(not_built())
     }
 
+    pub(super) async fn try_out(_: &DatabaseUrl) -> Result<String> {
+        Err(not_built())
+    }
+
     pub(super) fn describe(_: &DatabaseUrl) -> String {
         "database".to_owned()
     }
@@ -198,6 +210,11 @@ pub(in crate::cli) async fn open_without_session(url: &DatabaseUrl) -> Result<St
 /// Creates the schema of this database, or brings it to the version of this program.
 pub(in crate::cli) async fn migrate(url: &DatabaseUrl) -> Result<()> {
     built::migrate(url).await
+}
+
+/// Checks that a server can use this database. Returns what was found, as text for people.
+pub(in crate::cli) async fn try_out(url: &DatabaseUrl) -> Result<String> {
+    built::try_out(url).await
 }
 
 /// The database as text for people: its name and host.

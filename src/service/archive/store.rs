@@ -21,7 +21,7 @@ const BATCH_COUNT: usize = 128;
 
 /// The least and the greatest number of pending files that are written in one transaction. With
 /// fewer, a disk that is slow to sync would be waited for all the time.
-const TRANSACTION_COUNTS: (usize, usize) = (16, 64);
+const TRANSACTION_COUNTS: (usize, usize) = (8, 64);
 
 /// How long a transaction is meant to take. Its number of files follows from the time that the one
 /// before took: in a debug build 64 files took 82 ms, and no transaction of the index may take more

@@ -12,6 +12,8 @@ async fn store_survives_restart_and_kill_and_is_checked_and_backed_up() {
     let data = directory.path("data");
     let dir = ["--data-dir", data.to_str().unwrap()];
     let server = start(&backend, &data);
+    let ran = zorb(&public(backend.with("s3_public_endpoint", "")), &["check"]);
+    assert_eq!(ran.code, Some(0), "{} {}", ran.stderr, String::from_utf8_lossy(&ran.stdout));
     let (mut rng, client) = (rng(), server.client());
     // The last one is sent to the S3 store in parts.
     let xorbs = [Xorb::mixed(&mut rng, 7), Xorb::mixed(&mut rng, 5), Xorb::incompressible(&mut rng, 20 << 20)];

@@ -173,7 +173,7 @@ pub(super) fn check(args: FsckArgs, clock: Arc<dyn Clock>) -> anyhow::Result<u64
         index.close().await;
         left.map_err(|error| advice::explain(&location, error))
     };
-    remote::run(async { if args.repair { location.changing(work).await } else { work(None).await } })
+    remote::run(async { if args.repair { Box::pin(location.changing(work)).await } else { work(None).await } })
 }
 
 /// Locks `gc.lock`, because a repair deletes blobs and only one process at a time may do that. The

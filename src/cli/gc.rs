@@ -155,7 +155,8 @@ pub(super) fn run_at(args: GcArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<()>
         index.close().await;
         done.map_err(|error| advice::explain(&location, error))
     };
-    let done = remote::run(async { if job.is_dry { work(None).await } else { location.changing(work).await } });
+    let done =
+        remote::run(async { if job.is_dry { work(None).await } else { Box::pin(location.changing(work)).await } });
     // After a signal, too, `remote::run` returns only when a deletion in progress has ended. So the
     // lock covers every deletion.
     drop(lock);

@@ -1,5 +1,7 @@
 //! One server over a data directory and a PostgreSQL database: it serves, restarts, dies, and refuses what is not its own.
 
+mod encrypted;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 

@@ -114,7 +114,8 @@ async fn begin(url: &DatabaseUrl, kinds: &[Access], wait: Duration) -> Result<Op
 async fn with<T>(session: Session, work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::select! {
         done = work => done,
-        error = session.run() => Err(error.context(
+        // Boxed: a connection that may have TLS makes every future that awaits it large.
+        error = Box::pin(session.run()) => Err(error.context(
             "lost the connection that has the locks of this process, so this process stops; start it again"
         )),
     }

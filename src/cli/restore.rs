@@ -5,8 +5,9 @@
 //! directory.
 //!
 //! *Into a database and a bucket*: first the index gets an id, and the bucket gets the same id at
-//! the end. Until then no server starts there (`check_owner`), and the command can be repeated with
-//! `--resume`. What a failure, a signal or a crash leaves is part of the archive, and stored whole.
+//! the end. Until then no server starts there (`check_owner`), and no other restore begins there.
+//! What a failure, a signal or a crash leaves must be discarded, because the archive was not
+//! verified as a whole.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -63,9 +64,6 @@ pub(super) struct RestoreArgs {
     /// Also restore the keys that sign tokens and URLs
     #[arg(long)]
     include_keys: bool,
-    /// Continue an interrupted restore of the same archive into a database and a bucket
-    #[arg(long)]
-    resume: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -89,9 +87,7 @@ pub(super) fn run(args: RestoreArgs) -> anyhow::Result<()> {
     let archive = open_to_read(&args.archive)?;
     let source = Source { path: &args.archive, archive, include_keys: args.include_keys };
     let restored = if location.shared_database().is_some() {
-        into_bucket(source, &location, args.resume, &output)?
-    } else if args.resume {
-        bail!("--resume is for a restore into a database and a bucket; restore into an empty or new directory again");
+        into_bucket(source, &location, &output)?
     } else {
         location.require_sqlite("zorb restore makes a store with an SQLite index, or one in a bucket")?;
         into_directory(source, &location.data_dir, &output)?
@@ -147,12 +143,7 @@ fn into_directory(source: Source<'_>, data_dir: &Path, output: &Output) -> anyho
 }
 
 /// Restores into the database and the bucket of this location, while no other process uses them.
-fn into_bucket(
-    source: Source<'_>,
-    location: &StoreLocation,
-    is_resumed: bool,
-    output: &Output,
-) -> anyhow::Result<Restored> {
+fn into_bucket(source: Source<'_>, location: &StoreLocation, output: &Output) -> anyhow::Result<Restored> {
     location.check_kind()?;
     check_place(&location.data_dir, false)?;
     let (path, include_keys) = (source.path, source.include_keys);
@@ -160,7 +151,7 @@ fn into_bucket(
         let _lock = serve::lock(&location.data_dir)?;
         let opened = location.open_database(membership.as_ref()).await?;
         let index = opened.context("the restored index is not in a database")?;
-        let restored = into_index(source, location, &index, is_resumed, output).await;
+        let restored = into_index(source, location, &index, output).await;
         index.close().await;
         restored.map_err(|error| advice::explain(location, error))
     }))?;
@@ -173,60 +164,57 @@ async fn into_index(
     source: Source<'_>,
     location: &StoreLocation,
     index: &StoreIndex,
-    is_resumed: bool,
     output: &Output,
 ) -> anyhow::Result<Restored> {
-    let include_keys = source.include_keys;
-    let place = SharedKeys::of(location).context("the restored keys are not in a database")?;
     let bucket = location.new_bucket(index, worker_count())?.context("the restored blobs are not in a bucket")?;
-    let id = begin(location, index, &bucket, place.are_in(index).await?, is_resumed).await?;
-    let StoreBlobs { blobs, records, .. } = bucket;
+    let keys = SharedKeys::of(location).context("the restored keys are not in a database")?;
+    let id = begin(location, index, &bucket).await?;
+    let restored = fill(source, index, (bucket, keys), id, output).await;
+    restored.with_context(|| {
+        "the database and the bucket have a part of the archive, which cannot be used: take a new database and \
+         another s3_prefix for the next restore, and remove what is in these"
+    })
+}
+
+/// Restores the archive and its keys, and gives the bucket the id.
+async fn fill(
+    source: Source<'_>,
+    index: &StoreIndex,
+    (bucket, keys): (StoreBlobs, SharedKeys),
+    id: StoreId,
+    output: &Output,
+) -> anyhow::Result<Restored> {
+    let (include_keys, StoreBlobs { blobs, records, .. }) = (source.include_keys, bucket);
     let (clock, metrics) = (Arc::new(SystemClock), Arc::new(Metrics::new()));
     let settings = Settings::over(blobs, Arc::clone(&records), index.shared(), clock, metrics);
-    let restored = source.restore(settings, output).await;
-    let restored = restored.with_context(|| {
-        "the database and the bucket have a part of the archive, and no server can use them; repeat the command \
-         with --resume, or drop the database and remove the objects"
-    })?;
+    let restored = source.restore(settings, output).await?;
     if let Some(ring) = restored.keys.clone().filter(|_| include_keys) {
-        place.write(ring, index).await?;
+        keys.write(ring, index).await?;
     }
     // From here on a server can use the store.
     records.set_store_id(id).await?;
     Ok(restored)
 }
 
-/// Checks that no store is in this index and this bucket, and gives the index an id, which it
-/// returns. A restore that was interrupted has left its id, and is continued with `is_resumed`.
-async fn begin(
-    location: &StoreLocation,
-    index: &StoreIndex,
-    bucket: &StoreBlobs,
-    has_keys: bool,
-    is_resumed: bool,
-) -> anyhow::Result<StoreId> {
+/// Checks that no store is in this index or this bucket, nor what an earlier restore has left, and
+/// gives the index an id, which it returns.
+async fn begin(location: &StoreLocation, index: &StoreIndex, bucket: &StoreBlobs) -> anyhow::Result<StoreId> {
     let (blobs, index) = (location.describe_blobs(), index.shared());
     if bucket.records.store_id().await?.is_some() {
         bail!("a store is in {blobs} already; name an empty bucket or another s3_prefix, and an empty database");
     }
-    match index.store_mark().await?.id {
-        // Only a server makes keys before the bucket has an id.
-        Some(_) if has_keys => bail!("the database belongs to a store in another bucket; name an empty database"),
-        Some(id) if is_resumed => Ok(id),
-        Some(_) => bail!(
-            "a restore into this database was interrupted; continue it with --resume and the same archive, or drop \
-             the database and create it again"
-        ),
-        None if is_resumed => bail!("no restore into this database was interrupted; omit --resume"),
-        None if has_anything(bucket.blobs.as_ref(), bucket.records.as_ref()).await? => {
-            bail!("{blobs} has objects already; name an empty bucket or another s3_prefix")
-        }
-        None => {
-            let id = StoreId::from_bytes(rand::random());
-            index.set_store(id, None).await?;
-            Ok(id)
-        }
+    if index.store_mark().await?.id.is_some() {
+        bail!(
+            "the database has the index of another store, or of a restore that was interrupted; name an empty \
+             database, and another s3_prefix"
+        );
     }
+    if has_anything(bucket.blobs.as_ref(), bucket.records.as_ref()).await? {
+        bail!("{blobs} has objects already; name an empty bucket or another s3_prefix");
+    }
+    let id = StoreId::from_bytes(rand::random());
+    index.set_store(id, None).await?;
+    Ok(id)
 }
 
 /// Gives the restored store a new id, because from now on its registrations differ from those of

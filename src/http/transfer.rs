@@ -36,13 +36,13 @@ const URL_LIFE_SECS: u64 = 3600;
 const _: () = assert!(URL_LIFE_SECS + GRACE_SECS < MIN_CONDEMNED.as_secs());
 const _: () = assert!(URL_LIFE_SECS + GRACE_SECS < OBJECT_RETENTION.as_secs());
 
-/// Maximum number of URLs of the S3 store in a response. Each opens one range, and takes some 600
-/// bytes and 20 µs. A plan of more ranges has URLs of this server, with 256 ranges each. The limit
+/// Maximum number of URLs of the S3 store in a response. Each opens one range, and takes some 500
+/// bytes and 25 µs. A plan of more ranges has URLs of this server, with 256 ranges each. The limit
 /// is about the plan alone, because a client compares a plan with the one that it asked for before.
 const MAX_DIRECT_COUNT: usize = 4096;
 
 /// Such a URL takes as long as so many other items of a response.
-const DIRECT_ITEM_COUNT: usize = 16;
+const DIRECT_ITEM_COUNT: usize = 25;
 
 /// Signs the URLs of one response.
 pub(super) struct Urls {

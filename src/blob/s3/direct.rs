@@ -1,9 +1,10 @@
 //! Signed URLs with which clients read ranges of blobs from the S3 store.
 //!
 //! The signature is about the object, the time, and the header `Range`. So a URL opens one range,
-//! if the S3 store compares the headers of a request with the signature. All known ones do, but one
-//! that did not would open the whole object to everybody who may read a part of it. So
-//! [`check`](DirectUrls::check) tries other ranges, before the first URL is made.
+//! if the S3 store compares the headers of a request with the signature, and does not ignore
+//! `Range` because of another header. An S3 store without these properties would open the whole
+//! object to everybody who may read a part of it. So [`check`](DirectUrls::check) tries both,
+//! before the first URL is made.
 //!
 //! A URL reveals the id of the key, the bucket and the name of the object, and nothing secret.
 //! Nothing can end it early but another key of the bucket.
@@ -12,24 +13,31 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::header::{HeaderValue, RANGE};
+use http::header::{HeaderName, HeaderValue, IF_RANGE, RANGE};
 use http::{Method, StatusCode, Uri};
 use object_store::aws::AmazonS3;
 use object_store::client::{HttpClient, HttpRequest, HttpRequestBody};
 use object_store::path::Path;
 use object_store::signer::{SignedUrlOptions, Signer};
 use thiserror::Error;
+use tokio::time::sleep;
 
 use super::address::{BucketAddress, MAX_SILENCE, failed, limited, unavailable};
 use super::bucket::{Bucket, STORE_OBJECT};
 use super::name;
 use crate::blob::{BlobError, BlobErrorKind, BlobKey, DirectUrls};
 use crate::format::ByteRange;
+use crate::runtime::outage::Outage;
 
 const CHECK: &str = "check signed URLs";
 
 /// Lifetime of the URLs of a check.
 const CHECK_LIFE: Duration = Duration::from_secs(300);
+
+/// How often a check is tried while the S3 store does not process its requests, and the pause
+/// between two attempts.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The range of the object `store` for which the URL of a check is signed.
 const SIGNED: &str = "bytes=0-7";
@@ -70,12 +78,14 @@ impl PublicBucket {
         self.bucket.path(name)
     }
 
-    /// The status of the S3 store for a URL with this header `Range`.
-    pub(super) async fn status(&self, url: &Uri, range: Option<&str>) -> Result<StatusCode, BlobError> {
+    /// The status of the S3 store for a URL with these headers.
+    pub(super) async fn status(&self, url: &Uri, headers: &[(HeaderName, &str)]) -> Result<StatusCode, BlobError> {
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.uri_mut() = url.clone();
-        if let Some(range) = range.and_then(|range| HeaderValue::from_str(range).ok()) {
-            request.headers_mut().insert(RANGE, range);
+        for (name, value) in headers {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                request.headers_mut().insert(name, value);
+            }
         }
         let sent = async {
             let response = self.http.execute(request).await;
@@ -85,29 +95,35 @@ impl PublicBucket {
         limited(CHECK, sent).await.map(|response| response.status())
     }
 
-    /// Checks URLs of an object that exists. They are signed for the endpoint of the server,
-    /// because clients may reach the S3 store by a name that leads nowhere from here.
-    pub(super) async fn check_with(&self, name: &str) -> Result<(), BlobError> {
-        let url = sign(self.bucket.signer(), &self.bucket.path(name), SIGNED, CHECK_LIFE);
+    /// Checks URLs of an object that exists, signed with `signer`.
+    pub(super) async fn check_with(&self, signer: &AmazonS3, name: &str) -> Result<(), BlobError> {
+        let url = sign(signer, &self.bucket.path(name), SIGNED, CHECK_LIFE);
         let url: Option<Uri> = url.and_then(|url| url.parse().ok());
         let url = url.ok_or_else(|| unsuitable(Unsuitable::Unsigned))?;
-        match self.status(&url, Some(SIGNED)).await? {
+        match self.status(&url, &[(RANGE, SIGNED)]).await? {
             StatusCode::PARTIAL_CONTENT => {}
-            status if status.is_server_error() => {
-                return Err(unavailable(CHECK, Box::new(Unsuitable::Refused { status })));
+            StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::OK => {
+                return Err(unsuitable(Unsuitable::Refused));
             }
-            status => return Err(unsuitable(Unsuitable::Refused { status })),
+            status => return Err(unavailable(CHECK, Box::new(Unclear { status }))),
         }
         for range in UNSIGNED {
-            let status = self.status(&url, range).await?;
-            if status.is_server_error() {
-                return Err(unavailable(CHECK, Box::new(Unsuitable::Refused { status })));
-            }
-            if !status.is_client_error() {
-                return Err(unsuitable(Unsuitable::Opened { range: range.unwrap_or("none"), status }));
+            let headers = range.map(|range| (RANGE, range));
+            match self.status(&url, headers.as_slice()).await? {
+                StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {}
+                status if status.is_success() || status == StatusCode::RANGE_NOT_SATISFIABLE => {
+                    return Err(unsuitable(Unsuitable::Opened { with: range.unwrap_or("no header Range") }));
+                }
+                status => return Err(unavailable(CHECK, Box::new(Unclear { status }))),
             }
         }
-        Ok(())
+        // By RFC 9110 a server ignores `Range` if this condition fails. No signature can forbid a
+        // header.
+        match self.status(&url, &[(RANGE, SIGNED), (IF_RANGE, "\"zorb\"")]).await? {
+            StatusCode::OK => Err(unsuitable(Unsuitable::Opened { with: "the header If-Range" })),
+            status if status == StatusCode::PARTIAL_CONTENT || status.is_client_error() => Ok(()),
+            status => Err(unavailable(CHECK, Box::new(Unclear { status }))),
+        }
     }
 }
 
@@ -125,8 +141,22 @@ impl DirectUrls for PublicBucket {
         sign(&self.signer, &self.bucket.path(&name(key)), &header, life)
     }
 
+    /// Signs for the endpoint of the server, because clients may reach the S3 store by a name that
+    /// leads nowhere from here. Repeats what the S3 store did not process.
     fn check(&self) -> BoxFuture<'_, Result<(), BlobError>> {
-        self.check_with(STORE_OBJECT).boxed()
+        async move {
+            let mut attempt = 1;
+            loop {
+                match self.check_with(self.bucket.signer(), STORE_OBJECT).await {
+                    Err(error) if error.kind == BlobErrorKind::Outage(Outage::ObjectStore) && attempt < ATTEMPTS => {
+                        attempt += 1;
+                        sleep(PAUSE).await;
+                    }
+                    checked => return checked,
+                }
+            }
+        }
+        .boxed()
     }
 }
 
@@ -139,11 +169,18 @@ fn unsuitable(why: Unsuitable) -> BlobError {
 enum Unsuitable {
     #[error("no URL can be signed with this key")]
     Unsigned,
-    #[error("the S3 store responds to a URL with a signed range with {status} instead of 206")]
-    Refused { status: StatusCode },
+    #[error("the S3 store does not send the range for which a URL is signed")]
+    Refused,
     #[error(
-        "a URL that is signed for one range was not refused for another one ({range}): the S3 store responds with {status}, \
-         so clients would read what they may not; unset s3_public_endpoint"
+        "a URL that is signed for one range opens another one ({with}), so clients would read what they may not; unset \
+         s3_public_endpoint"
     )]
-    Opened { range: &'static str, status: StatusCode },
+    Opened { with: &'static str },
+}
+
+/// A response that says neither that a request was refused nor that it was not.
+#[derive(Debug, Error)]
+#[error("the S3 store responds to a signed URL with {status}")]
+struct Unclear {
+    status: StatusCode,
 }

@@ -1,15 +1,15 @@
 //! Tries out what an S3 store can do, with objects of its own below `check/`.
 //!
 //! It needs no store in the bucket, and touches nothing of one. A trial that is killed leaves up to
-//! two objects of at most 9 MiB, which nothing reads.
+//! two objects of at most 9 MiB, or the parts of one, which nothing reads.
 
 use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use futures_util::{FutureExt, TryStreamExt};
-use http::{StatusCode, Uri};
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::{FutureExt, TryFutureExt, TryStreamExt};
+use http::{StatusCode, Uri, header};
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt};
 use tokio::time::sleep;
@@ -53,8 +53,8 @@ impl S3BlobStore {
             ("list objects", list(bucket, &name, &long).boxed()),
         ];
         if let Some(public) = &self.public {
-            trials.push(("signed URLs open their range only", check_signed(public, &name).boxed()));
             trials.push(("clients reach the S3 store", reach(public, &name).boxed()));
+            trials.push(("signed URLs open their range only", check_signed(bucket, public, &name).boxed()));
             trials.push(("signed URLs expire", expire(public, &name).boxed()));
         }
         trials.push(("delete objects", delete(bucket, [&name, &long]).boxed()));
@@ -115,13 +115,17 @@ async fn list(bucket: &Bucket, name: &str, long: &str) -> Result<String, BlobErr
     Ok("sorted, and complete after a write".to_owned())
 }
 
-async fn check_signed(public: &PublicBucket, name: &str) -> Result<String, BlobError> {
-    public.check_with(name).await.map(|()| "other ranges are refused".to_owned())
+async fn check_signed(bucket: &Bucket, public: &PublicBucket, name: &str) -> Result<String, BlobError> {
+    // At the URL of the server, and at that of clients.
+    for signer in [bucket.signer(), public.signer()] {
+        public.check_with(signer, name).await?;
+    }
+    Ok("other ranges are refused".to_owned())
 }
 
 async fn reach(public: &PublicBucket, name: &str) -> Result<String, BlobError> {
     let url = signed(public, name, Duration::from_secs(60))?;
-    match public.status(&url, Some(RANGE)).await? {
+    match public.status(&url, &[(header::RANGE, RANGE)]).await? {
         StatusCode::PARTIAL_CONTENT => Ok(format!("{} responds to this machine", public.endpoint())),
         status => Err(wrong_status(status)),
     }
@@ -131,7 +135,7 @@ async fn expire(public: &PublicBucket, name: &str) -> Result<String, BlobError> 
     let url = signed(public, name, Duration::from_secs(1))?;
     let mut waited = Duration::ZERO;
     loop {
-        match public.status(&url, Some(RANGE)).await? {
+        match public.status(&url, &[(header::RANGE, RANGE)]).await? {
             StatusCode::FORBIDDEN => return Ok("403: clients request new ones".to_owned()),
             status if status.is_client_error() => {
                 return Ok(format!("{status}: a download that needs over an hour for 256 MB ends"));
@@ -155,11 +159,16 @@ fn signed(public: &PublicBucket, name: &str, life: Duration) -> Result<Uri, Blob
 
 async fn delete(bucket: &Bucket, names: [&str; 2]) -> Result<String, BlobError> {
     let op = "delete an object";
-    for name in names {
+    // Both, also if the first one cannot be deleted.
+    let deleted = join_all(names.map(async |name| {
         let path = bucket.path(name);
-        let deleted = bucket.signer().delete(&path).map(|deleted| deleted.map_err(|error| failed(op, error)));
-        limited(op, deleted).await?;
-        match bucket.signer().head(&path).await {
+        limited(op, bucket.signer().delete(&path).map_err(|error| failed(op, error))).await
+    }));
+    for deleted in deleted.await {
+        deleted?;
+    }
+    for name in names {
+        match bucket.signer().head(&bucket.path(name)).await {
             Err(Error::NotFound { .. }) => {}
             Err(error) => return Err(failed(op, error)),
             Ok(_) => return Err(wrong("an object is there after it was deleted")),

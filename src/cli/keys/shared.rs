@@ -63,12 +63,6 @@ mod built {
             })
         }
 
-        /// Whether there are keys in this index, which is the one at the location.
-        pub(in crate::cli) async fn are_in(&self, index: &StoreIndex) -> Result<bool> {
-            let StoreIndex::Postgres(index) = index else { bail!("the index of {self} is not in PostgreSQL") };
-            Ok(index.changed_keys(None).await?.is_some())
-        }
-
         /// Writes the keys of a new store into its index, which is the one at the location.
         pub(in crate::cli) async fn write(&self, ring: KeyRing, index: &StoreIndex) -> Result<()> {
             let StoreIndex::Postgres(index) = index else { bail!("the index of {self} is not in PostgreSQL") };
@@ -188,10 +182,6 @@ mod built {
 
         pub(in crate::cli) async fn open(self, _: Option<KeyRing>, _: &StoreIndex) -> Result<Keys> {
             match self {}
-        }
-
-        pub(in crate::cli) async fn are_in(&self, _: &StoreIndex) -> Result<bool> {
-            match *self {}
         }
 
         pub(in crate::cli) async fn write(&self, _: KeyRing, _: &StoreIndex) -> Result<()> {

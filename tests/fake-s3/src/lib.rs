@@ -107,6 +107,11 @@ impl FakeS3 {
         self.lock().faults.extend(std::iter::repeat_n((op, fault), count));
     }
 
+    /// A range is ignored if the request has a condition `If-Range`, whatever was signed.
+    pub fn obey_if_range(&self, obeys: bool) {
+        self.lock().obeys_if_range = obeys;
+    }
+
     /// Signed URLs open any range of their bucket, whatever was signed.
     pub fn ignore_signatures(&self, ignores: bool) {
         self.lock().ignores_signatures = ignores;

@@ -68,7 +68,8 @@ async fn respond(
     let Some(op) = op_of(&head.method, name, &parameters) else {
         return Ok(problem(StatusCode::NOT_IMPLEMENTED, "NotImplemented"));
     };
-    let fault = state.meet(op);
+    let is_conditional = state.obeys_if_range && head.headers.contains_key("if-range");
+    let fault = state.meet(op).or(is_conditional.then_some(Fault::Whole));
     if let Some(Fault::Refused(status)) = fault {
         return Ok(problem(status_of(status), "Refused"));
     }

@@ -66,6 +66,8 @@ pub(crate) struct State {
     pub(crate) faults: VecDeque<(Op, Fault)>,
     pub(crate) counts: HashMap<Op, usize>,
     pub(crate) last_upload: u64,
+    /// Whether a range is ignored if the condition `If-Range` fails, which every one does here.
+    pub(crate) obeys_if_range: bool,
     /// Whether the signature of a URL does not matter.
     pub(crate) ignores_signatures: bool,
 }

@@ -128,15 +128,19 @@ async fn plans_of_very_many_ranges_lead_through_the_server() {
 async fn s3_store_that_serves_more_than_was_signed_is_refused() {
     let (backend, directory) = (public(Backend::fake().await), Directory::new());
     backend.s3().ignore_signatures(true);
-    check_not_started(&backend, &directory, &["s3_public_endpoint", "not refused for another one (bytes=0-8)"]);
+    check_not_started(&backend, &directory, &["s3_public_endpoint", "opens another one (bytes=0-8)"]);
     backend.s3().ignore_signatures(false);
+    backend.s3().obey_if_range(true);
+    check_not_started(&backend, &directory, &["s3_public_endpoint", "opens another one (the header If-Range)"]);
+    backend.s3().obey_if_range(false);
     backend.s3().fail(Op::Signed, Fault::Refused(403), 1);
-    check_not_started(&backend, &directory, &["s3_public_endpoint", "with 403 Forbidden instead of 206"]);
+    check_not_started(&backend, &directory, &["s3_public_endpoint", "does not send the range"]);
     // An S3 store that does not respond has neither opened nor refused anything.
-    backend.s3().fail(Op::Signed, Fault::Refused(503), 1);
+    backend.s3().fail(Op::Signed, Fault::Refused(503), 5);
     check_not_started(&backend, &directory, &["bucket stores at http://127.0.0.1", "with 503"]);
-    assert_eq!(backend.s3().forgive(), 0);
+    backend.s3().fail(Op::Signed, Fault::Refused(503), 1);
     assert_eq!(start(&backend, &directory.path("data")).client().get("/readyz").await.status, 200);
+    assert_eq!(backend.s3().forgive(), 0);
     let url = backend.with("s3_public_endpoint", "s3.example");
     check_refused(&url, &directory.path("data"), &["s3_public_endpoint", "expected http:// or https://"]);
 }

@@ -23,6 +23,7 @@ from shared_store import FakeS3, Postgres, settings  # noqa: E402
 from stock_client import MIB, check_pull, finish, push, start, write_files  # noqa: E402
 
 COUNT = 3
+KILL_COUNT = 4
 
 
 def say(text):
@@ -86,22 +87,24 @@ def check_kills(directory, cluster, rng):
     """Servers die while clients push; the pushes end well, and what was pushed is there. Clients repeat a request five
     times, here after a second, three, nine and so on, as they do by default after three times as long."""
     patient = {"HF_XET_CLIENT_RETRY_BASE_DELAY": "1s"}
-    sets = []
-    for name in range(4):
-        contents = {f"killed-{name}-{number}": rng.randbytes(6 * MIB) for number in range(12)}
-        sets.append(list(write_files(directory / f"killed-{name}", contents)))
-    running = [start(cluster, "push", "models/acme/one", "write", {"paths": paths}, **patient) for paths in sets]
-    kill_count = 0
-    while any(process.poll() is None for process in running):
-        cluster.kill(rng.randrange(COUNT))
-        kill_count += 1
+    running, pushed, begun_count = [], [], 0
+    for kill in range(KILL_COUNT):
+        # As fast as clients end, others begin.
+        while len(running) < 4:
+            contents = {f"killed-{begun_count}-{number}": rng.randbytes(6 * MIB) for number in range(12)}
+            paths = list(write_files(directory / f"killed-{begun_count}", contents))
+            running.append(start(cluster, "push", "models/acme/one", "write", {"paths": paths}, **patient))
+            begun_count += 1
         # Some service between two kills.
-        time.sleep(2)
-    for process in running:
-        check_pull(cluster, finish(process))
-    say(f"{kill_count} servers killed while {len(running)} clients pushed")
-    if kill_count < 2:
-        sys.exit("that is too few to say anything")
+        time.sleep(1)
+        cluster.kill(kill % COUNT)
+        ended = [process for process in running if process.poll() is not None]
+        running = [process for process in running if process not in ended]
+        pushed += map(finish, ended)
+    pushed += map(finish, running)
+    for files in pushed:
+        check_pull(cluster, files)
+    say(f"{KILL_COUNT} servers killed while {len(pushed)} clients pushed")
 
 
 class Cluster:

@@ -165,8 +165,9 @@ impl Server {
         self.authorized(self.http.delete(self.url.join(path)))
     }
 
-    /// A request to a signed data URL, which may be on another host: the token is not sent.
-    pub(super) fn data_request(&self, url: &str) -> Result<RequestBuilder, RequestError> {
+    /// A request to a signed data URL, and the server at this URL, which may be another one: the
+    /// token is not sent, and errors name the host of the URL.
+    pub(super) fn data_request(&self, url: &str) -> Result<(Self, RequestBuilder), RequestError> {
         let url: ServerUrl =
             Url::parse(url).map(ServerUrl).map_err(|_| self.invalid_response("a data URL is malformed"))?;
         let http = match url.0.scheme() {
@@ -181,7 +182,12 @@ impl Server {
             },
             _ => return Err(self.invalid_response("a data URL is neither http nor https")),
         };
-        Ok(http.get(url.0))
+        let server = if url.0.origin() == self.url.0.origin() {
+            self.clone()
+        } else {
+            Self { token: None, hint: "", url: url.origin(), ..self.clone() }
+        };
+        Ok((server, http.get(url.0)))
     }
 
     /// Adds the token, if there is one.
@@ -334,6 +340,14 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 impl ServerUrl {
     fn unreachable(&self, hint: &'static str, error: reqwest::Error) -> RequestError {
         RequestError::Unreachable { url: self.to_string(), hint, source: Cause::new(error) }
+    }
+
+    /// The same without path and query, which can have a signature.
+    fn origin(&self) -> Self {
+        let mut url = self.0.clone();
+        url.set_path("");
+        url.set_query(None);
+        Self(url)
     }
 
     fn join(&self, path: &str) -> String {

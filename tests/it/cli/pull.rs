@@ -193,6 +193,20 @@ fn expired_data_url_is_renewed_and_never_sees_the_token() {
     assert!(directory.names().is_empty());
 }
 
+/// Data may be at another host, such as an S3 store: an error is about that host, and shows no signature.
+#[test]
+fn error_of_a_data_host_names_it_and_no_signature() {
+    let directory = Directory::new();
+    let (script, _, hash) = forgetful(1, |plan| {
+        for parts in plan["xorbs"].as_object_mut().unwrap().values_mut() {
+            parts[0]["url"] = "http://127.0.0.1:1/bucket/xorb?signature=hunter2".into();
+        }
+    });
+    let ran = directory.zorb(&["pull", &hash, "-o", "x", "--retries", "0", "--server", &script.url]);
+    assert!(!ran.stderr.contains("hunter2") && !ran.stderr.contains(&script.url), "{}", ran.stderr);
+    ran.failed(1, &["http://127.0.0.1:1"]);
+}
+
 #[test]
 fn other_file_other_lengths_or_nonsense_gives_no_file() {
     let directory = Directory::new();

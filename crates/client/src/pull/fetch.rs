@@ -231,24 +231,24 @@ impl Source {
 
     async fn fetch_once(&self, part: &Part, url: &str) -> Result<Bytes, RequestError> {
         let range = format!("bytes={}-{}", part.bytes.start(), part.bytes.last());
-        let request = self.server.data_request(url)?.header(RANGE, range);
-        let mut response = self.server.send(request, &Activity::new()).await?;
+        let (server, request) = self.server.data_request(url)?;
+        let mut response = server.send(request.header(RANGE, range), &Activity::new()).await?;
         let len = usize::try_from(part.bytes.byte_len()).expect("a part is shorter than a xorb");
         if !matches!(response.status(), StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
-            return Err(self
-                .server
-                .invalid_response("it responded to a data request with a success status other than 200 and 206"));
+            return Err(
+                server.invalid_response("it responded to a data request with a success status other than 200 and 206")
+            );
         }
         // This may allocate `len`, because `parse_parts` has checked that it is within a xorb.
         let mut bytes = BytesMut::with_capacity(len);
-        while let Some(piece) = self.server.next_piece(&mut response).await? {
+        while let Some(piece) = server.next_piece(&mut response).await? {
             if bytes.len() + piece.len() > len {
-                return Err(self.server.invalid_response("it sent more of a xorb than requested"));
+                return Err(server.invalid_response("it sent more of a xorb than requested"));
             }
             bytes.extend_from_slice(&piece);
         }
         if bytes.len() < len {
-            return Err(self.server.invalid_response("it sent less of a xorb than requested"));
+            return Err(server.invalid_response("it sent less of a xorb than requested"));
         }
         Ok(bytes.freeze())
     }

@@ -7,7 +7,7 @@
 //! before the first URL is made.
 //!
 //! A URL reveals the id of the key, the bucket and the name of the object, and nothing secret.
-//! Nothing can end it early but another key of the bucket.
+//! Nothing can end it early but the deletion of that key in the S3 store.
 
 use std::time::Duration;
 
@@ -120,8 +120,12 @@ impl PublicBucket {
         // By RFC 9110 a server ignores `Range` if this condition fails. No signature can forbid a
         // header.
         match self.status(&url, &[(RANGE, SIGNED), (IF_RANGE, "\"zorb\"")]).await? {
-            StatusCode::OK => Err(unsuitable(Unsuitable::Opened { with: "the header If-Range" })),
-            status if status == StatusCode::PARTIAL_CONTENT || status.is_client_error() => Ok(()),
+            StatusCode::PARTIAL_CONTENT
+            | StatusCode::BAD_REQUEST
+            | StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::PRECONDITION_FAILED => Ok(()),
+            status if status.is_success() => Err(unsuitable(Unsuitable::Opened { with: "the header If-Range" })),
             status => Err(unavailable(CHECK, Box::new(Unclear { status }))),
         }
     }

@@ -19,22 +19,26 @@ use super::PostgresIndex;
 /// Where Debian installs the programs of PostgreSQL 15.
 const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
 
-/// Creates and starts a server in the directory `$1` with the programs in `$2`.
+/// Creates and starts a server in the directory `$1` with the programs in `$2`. The other arguments
+/// are settings for it. What is in the directory is for the server, too.
 const SCRIPT: &str = r#"
 set -eu
+directory=$1
+programs=$2
+shift 2
 as=
 if [ "$(id -u)" = 0 ]; then
     as='setpriv --reuid=postgres --regid=postgres --clear-groups'
-    chown postgres "$1"
+    chown -R postgres "$directory"
 fi
-cd "$1"
-$as "$2/initdb" -D "$1/data" -U zorb -A trust -E UTF8 --locale=C --no-sync > "$1/log" 2>&1 || { cat "$1/log" >&2; exit 1; }
-$as "$2/postgres" -D "$1/data" -k "$1" -c listen_addresses= -c fsync=off -c full_page_writes=off -c wal_level=minimal \
-    -c max_wal_senders=0 -c max_connections=300 -c shared_buffers=64MB >> "$1/log" 2>&1 < /dev/null &
+cd "$directory"
+$as "$programs/initdb" -D data -U zorb -A trust -E UTF8 --locale=C --no-sync > log 2>&1 || { cat log >&2; exit 1; }
+$as "$programs/postgres" -D data -k "$directory" -c listen_addresses= -c fsync=off -c full_page_writes=off -c wal_level=minimal \
+    -c max_wal_senders=0 -c max_connections=300 -c shared_buffers=64MB "$@" >> log 2>&1 < /dev/null &
 server=$!
-trap 'kill -INT $server; wait $server; cd /; rm -rf "$1"' EXIT
-until "$2/pg_isready" -q -h "$1" -U zorb -d postgres; do
-    kill -0 $server || { cat "$1/log" >&2; exit 1; }
+trap 'kill -INT $server; wait $server; cd /; rm -rf "$directory"' EXIT
+until "$programs/pg_isready" -q -h "$directory" -U zorb -d postgres; do
+    kill -0 $server || { cat log >&2; exit 1; }
     sleep 0.05
 done
 echo ready
@@ -43,6 +47,25 @@ cat > /dev/null
 
 /// The database that those of the tests are copies of.
 const TEMPLATE: &str = "prepared";
+
+/// Starts a server with these settings, whose socket in this directory has this port. It stops when
+/// the standard input of the process ends, and removes the directory.
+pub(crate) fn run(directory: &str, settings: &[&str], port: u16) -> Child {
+    let mut script = Command::new("sh")
+        .args(["-c", SCRIPT, "sh", directory, PROGRAMS])
+        .args(settings)
+        .env("PGPORT", port.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        // Ctrl-C is for the tests only; the server stops after them.
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(script.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n", "PostgreSQL 15 does not start: install postgresql-15");
+    script
+}
 
 /// The running server.
 #[derive(Debug)]
@@ -56,17 +79,7 @@ impl Server {
     async fn start() -> Self {
         let directory = tempfile::Builder::new().prefix("zorb-pg-").tempdir().unwrap().keep();
         let directory = directory.to_str().unwrap().to_owned();
-        let mut script = Command::new("sh")
-            .args(["-c", SCRIPT, "sh", &directory, PROGRAMS])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            // Ctrl-C is for the tests only; the server stops after them.
-            .process_group(0)
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(script.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n", "PostgreSQL 15 does not start: install postgresql-15");
+        let script = run(&directory, &[], 5432);
         let server = Self { directory, _script: script };
         server.create(TEMPLATE, "template0").await;
         PostgresIndex::migrate(&server.url(TEMPLATE)).await.unwrap();

@@ -1,65 +1,41 @@
 //! A database that is reached over a network: with TLS, and only if its certificate is the right one.
 
-use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 use sqlx::{Connection, PgConnection};
 
 use super::{check_refused, start, zorb};
 use crate::cli::Directory;
+use crate::support::postgres::run;
 use crate::support::{Certificates, Xorb, rng};
 
-/// Creates a server in the directory `$1` that has the certificate `$2` and the key `$3`, and starts it at the port `$4`.
-/// Over TCP it accepts TLS only.
-const SCRIPT: &str = r#"
-set -eu
-programs=/usr/lib/postgresql/15/bin
-as=
-cp "$2" "$1/certificate.pem"
-cp "$3" "$1/key.pem"
-chmod 600 "$1/key.pem"
-if [ "$(id -u)" = 0 ]; then
-    as='setpriv --reuid=postgres --regid=postgres --clear-groups'
-    chown -R postgres "$1"
-fi
-cd "$1"
-$as $programs/initdb -D "$1/data" -U zorb -A trust -E UTF8 --locale=C --no-sync > "$1/log" 2>&1 || { cat "$1/log" >&2; exit 1; }
-printf 'local all all trust\nhostssl all all 127.0.0.1/32 trust\n' > "$1/data/pg_hba.conf"
-$as $programs/postgres -D "$1/data" -k "$1" -p "$4" -c listen_addresses=127.0.0.1 -c ssl=on \
-    -c ssl_cert_file="$1/certificate.pem" -c ssl_key_file="$1/key.pem" -c fsync=off >> "$1/log" 2>&1 < /dev/null &
-server=$!
-trap 'kill -INT $server; wait $server' EXIT
-until $programs/pg_isready -q -h "$1" -p "$4" -U zorb -d postgres; do
-    kill -0 $server || { cat "$1/log" >&2; exit 1; }
-    sleep 0.05
-done
-echo ready
-cat > /dev/null
-"#;
+/// Who may connect: over TCP only with TLS.
+const CLIENTS: &str = "local all all trust\nhostssl all all 127.0.0.1/32 trust\n";
 
-/// The server. It stops when its standard input ends, which it does with this value.
+/// A server with a certificate, in a directory of its own. Both go with this value.
 struct Encrypted {
-    directory: tempfile::TempDir,
+    directory: String,
     port: u16,
     script: Child,
 }
 
 impl Encrypted {
     fn start(certificates: &Certificates) -> Self {
-        let directory = tempfile::Builder::new().prefix("zorb-pg-").tempdir().unwrap();
+        let directory = tempfile::Builder::new().prefix("zorb-pg-").tempdir().unwrap().keep();
+        let directory = directory.to_str().unwrap().to_owned();
+        let [certificate, key, clients] = ["certificate", "key", "clients"].map(|name| format!("{directory}/{name}"));
+        std::fs::copy(certificates.certificate(), &certificate).unwrap();
+        // With its mode, which lets only the owner read it.
+        std::fs::copy(certificates.key(), &key).unwrap();
+        std::fs::write(&clients, CLIENTS).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", SCRIPT, "sh"])
-            .arg(directory.path())
-            .arg(certificates.certificate())
-            .arg(certificates.key());
-        let script = command.arg(port.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut script = script.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(script.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n", "PostgreSQL 15 does not start");
+        let [certificate, key, clients] =
+            [("ssl_cert_file", certificate), ("ssl_key_file", key), ("hba_file", clients)]
+                .map(|(name, path)| format!("{name}={path}"));
+        let settings = ["listen_addresses=127.0.0.1", "ssl=on", &certificate, &key, &clients];
+        let settings: Vec<&str> = settings.into_iter().flat_map(|setting| ["-c", setting]).collect();
+        let script = run(&directory, &settings, port);
         Self { directory, port, script }
     }
 
@@ -69,7 +45,7 @@ impl Encrypted {
 
     /// The number of connections of others over TCP that have TLS, and that have none.
     async fn connections(&self) -> (i64, i64) {
-        let url = format!("postgres:///postgres?host={}&port={}&user=zorb", self.directory.path().display(), self.port);
+        let url = format!("postgres:///postgres?host={}&port={}&user=zorb", self.directory, self.port);
         let mut connection = PgConnection::connect(&url).await.unwrap();
         let count = "SELECT count(*) FILTER (WHERE ssl), count(*) FILTER (WHERE NOT ssl) FROM pg_stat_ssl \
                      JOIN pg_stat_activity USING (pid) WHERE client_port > 0";

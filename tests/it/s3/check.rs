@@ -63,7 +63,7 @@ async fn check_names_what_does_not_work_and_leaves_nothing() {
     assert!(code == Some(1) && lines.last().unwrap().contains("opens another one"), "{lines:?}");
     backend.s3().ignore_signatures(false);
     let wrong =
-        backend.with("s3_access_key", "other").with("database_url", &migrated().await.replace("zorb", "nobody"));
+        backend.with("s3_access_key", "other").with("database_url", &migrated().await.replace("zorb", "absent"));
     let (lines, code, stderr) = check(&wrong);
     assert!(code == Some(1) && stderr.contains("2 checks failed"), "{lines:?} {stderr}");
     assert!(lines[0].starts_with("failed database: ") && lines[1].contains("InvalidAccessKeyId"), "{lines:?}");

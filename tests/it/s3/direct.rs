@@ -49,7 +49,9 @@ async fn files_are_read_from_the_s3_store_and_not_through_the_server() {
             }
             assert_eq!(&read_file(&client, version, hash, None).await.unwrap(), contents);
         }
-        assert_eq!(read_file(&client, "v2", hash, Some((5, 60_000))).await.unwrap(), contents[5..=60_000]);
+        // Its lengths are random.
+        let last = contents.len() - 2;
+        assert_eq!(read_file(&client, "v2", hash, Some((5, last as u64))).await.unwrap(), contents[5..=last]);
     }
     let batch = client.get(&format!("/v1/reconstructions?file_id={}&file_id={}", files[0].0, files[1].0)).await.json();
     assert!(urls_of(&batch).iter().all(|(url, _)| url.starts_with(backend.get("s3_endpoint"))), "{batch}");

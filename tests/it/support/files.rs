@@ -87,6 +87,7 @@ pub async fn read_file(
 }
 
 /// The URLs of a plan of either version, with the first and the last byte of each of their ranges.
+#[cfg(all(feature = "postgres-tests", feature = "s3"))]
 pub fn urls_of(plan: &Value) -> Vec<(String, Vec<(u64, u64)>)> {
     let bytes = |range: &Value| (range["start"].as_u64().unwrap(), range["end"].as_u64().unwrap());
     let mut urls = Vec::new();

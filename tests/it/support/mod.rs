@@ -25,7 +25,9 @@ mod xorbs;
 use zorb::index::postgres::PostgresIndex;
 
 pub use self::client::{Client, Response};
-pub use self::files::{Promise, check_promise, read_file, register, stocked, urls_of};
+#[cfg(all(feature = "postgres-tests", feature = "s3"))]
+pub use self::files::urls_of;
+pub use self::files::{Promise, check_promise, read_file, register, stocked};
 pub use self::grants::{Grant, ask, body_for_grant, crc64};
 pub use self::metrics::{Metrics, eventually};
 pub use self::official::official_xorb;

@@ -211,11 +211,13 @@ impl TestServer {
     }
 
     /// Sends SIGSTOP.
+    #[cfg(all(feature = "postgres-tests", feature = "s3"))]
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
     /// Sends SIGCONT.
+    #[cfg(all(feature = "postgres-tests", feature = "s3"))]
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }

@@ -24,7 +24,7 @@ print(*(each.getsockname()[1] for each in sockets))')
 cat >"$directory/garage.toml" <<END
 metadata_dir = "$directory/meta"
 data_dir = "$directory/data"
-db_engine = "sqlite"
+db_engine = "lmdb"
 # As docs/s3.md asks for.
 metadata_fsync = true
 data_fsync = true

@@ -330,8 +330,8 @@ class Nginx(Proxy):
         site = replaced(
             (ROOT / "config" / "nginx.conf").read_text(),
             [
-                # As docs/replicas.md says, if there are several.
-                ("proxy_next_upstream off;", f"proxy_next_upstream {'error' if upstreams[1:] else 'off'};"),
+                # As docs/cluster.md says, if there are several.
+                ("proxy_next_upstream off;", "proxy_connect_timeout 2s; proxy_next_upstream error timeout;" if upstreams[1:] else "proxy_next_upstream off;"),
                 ("server 127.0.0.1:8080;", "".join(["least_conn;", *(f"server 127.0.0.1:{port};" for port in upstreams)])),
                 ("listen 443 ssl;", f"listen 127.0.0.1:{self.port} ssl;"),
                 ("listen 80;", f"listen 127.0.0.1:{plain};"),

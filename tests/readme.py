@@ -167,17 +167,20 @@ class Page:
         script = "servers=()\n" + "".join(self.typed(command, scratch, index) for index, command in enumerate(typed))
         # A server that a page has stopped itself is not there any more.
         script += 'for pid in "${servers[@]}"; do ! kill "$pid" 2>&- || wait "$pid" || echo "a server ended with $?"; done\n'
-        text = shell(script, scratch / "work", self.environment(scratch))
+        pairs = self.printed(shell(script, scratch / "work", self.environment(scratch)), len(typed), scratch)
+        if not is_served and not pairs.pop(0)[0].startswith("zorb listening"):
+            sys.exit(f"{self.name}: zorb serve does not start:\n{read_errors(scratch)}")
+        return pairs
+
+    def printed(self, text, count, scratch):
+        """The parts of what the shell has printed, of `count` commands."""
         for port, free in self.ports.items():
             text = re.sub(rf"\b(127\.0\.0\.1|localhost):{free}\b", rf"\1:{port}", text)
         *printed, rest = re.split(rf"{MARK} (\d+)\n", text)
         ended = [output if output.endswith("\n") or not output else f"{output}\n" for output in printed[::2]]
         pairs = list(zip(ended, map(int, printed[1::2])))
-        errors = "".join(path.read_text() for path in sorted(scratch.glob("serve-*.err")))
-        if rest or len(pairs) != len(typed):
-            sys.exit(f"{self.name}: the shell or a server ended otherwise than it should:\n{text}{errors}")
-        if not is_served and not pairs.pop(0)[0].startswith("zorb listening"):
-            sys.exit(f"{self.name}: zorb serve does not start:\n{errors}")
+        if rest or len(pairs) != count:
+            sys.exit(f"{self.name}: the shell or a server ended otherwise than it should:\n{text}{read_errors(scratch)}")
         return pairs
 
     def typed(self, command, scratch, index):
@@ -216,19 +219,23 @@ class Page:
         }
 
 
-def shell(script, directory, environment):
-    """What a shell prints. Nothing that it has started lives longer than this."""
+def shell(script, directory, environment, timeout=None):
+    """What a shell prints within so many seconds. Nothing that it has started lives longer than this."""
     process = subprocess.Popen(
         ["bash", "-uc", script], cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
     try:
-        return process.communicate()[0]
+        return process.communicate(timeout=timeout)[0]
     finally:
         try:
             os.killpg(process.pid, signal.SIGTERM)
         except ProcessLookupError:
             pass
+
+
+def read_errors(scratch):
+    return "".join(path.read_text() for path in sorted(scratch.glob("serve-*.err")))
 
 
 def is_server(command):

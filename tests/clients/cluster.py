@@ -3,7 +3,7 @@
     python tests/clients/cluster.py target/release/zorb target/release/zorb-fake-s3
 
 The servers share a PostgreSQL 15 that this script starts, and the S3 store of the tests, or the one in ZORB_TEST_S3
-(tests/garage.sh). nginx has config/nginx.conf, with three servers as docs/replicas.md says. First all bytes go through the
+(tests/garage.sh). nginx has config/nginx.conf, with three servers as docs/cluster.md says. First all bytes go through the
 servers, then downloads go to the S3 store. Needs nginx, openssl and hf_xet.
 """
 

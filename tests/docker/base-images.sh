@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Makes stand-ins for the two base images of the Dockerfile out of what this machine has, for a
+# Makes stand-ins for the base images of the Dockerfile out of what this machine has, for a
 # machine with a container engine but no image registry. README.md beside this file says more.
 #
-#   tests/docker/base-images.sh [--force]
+#   tests/docker/base-images.sh [--force] [cluster]
+#
+# With `cluster` it makes stand-ins for the images of PostgreSQL and Caddy in compose.cluster.yml, too.
 #
 # Environment (defaults in brackets):
 #   ZORB_RUNTIME_IMAGE  name of the runtime stand-in  [zorb-base/runtime:local]
 #   ZORB_BUILD_IMAGE    name of the build stand-in    [zorb-base/build:local]
+#   POSTGRES_IMAGE      name of the one of PostgreSQL [zorb-base/postgres:local]
+#   CADDY_IMAGE         name of the one of Caddy      [zorb-base/caddy:local]
 #   SUITE               Debian suite                  [bookworm]
 #   MIRROR              where debootstrap downloads   [what apt on this machine uses for SUITE]
 #   VENDOR_DIR          crates vendored already       [made by `cargo vendor` from Cargo.lock]
@@ -23,14 +27,20 @@ runtime_image=${ZORB_RUNTIME_IMAGE:-zorb-base/runtime:local}
 build_image=${ZORB_BUILD_IMAGE:-zorb-base/build:local}
 # Everything of the build stand-in but the crates. Cargo.lock changes often, a toolchain seldom.
 toolchain_image=${build_image%:*}-toolchain:${build_image##*:}
+postgres_image=${POSTGRES_IMAGE:-zorb-base/postgres:local}
+caddy_image=${CADDY_IMAGE:-zorb-base/caddy:local}
+# Debian with the packages of both.
+services_image=zorb-base/services:local
 suite=${SUITE:-bookworm}
 
 runtime_packages=ca-certificates
+service_packages=ca-certificates,caddy,postgresql-15
 # What the C parts of the dependencies (SQLite, zstd, ring, jemalloc) are compiled with, and what people
 # expect of a Rust build image besides.
 build_packages=ca-certificates,gcc,g++,libc6-dev,make,perl-base,pkg-config
 
 force=no
+has_cluster=no
 # Made on first use: when every image is up to date there is nothing to put in it.
 scratch=
 
@@ -41,11 +51,14 @@ die() {
 }
 
 main() {
-  case ${1:-} in
-    '') ;;
-    --force) force=yes ;;
-    *) die "unknown argument '$1'; the only one is --force" ;;
-  esac
+  local argument
+  for argument in "$@"; do
+    case $argument in
+      --force) force=yes ;;
+      cluster) has_cluster=yes ;;
+      *) die "unknown argument '$argument'; there are --force and cluster" ;;
+    esac
+  done
   [[ $build_image == *:* && $runtime_image == *:* ]] || die "image names need a tag, like name:tag"
   docker info >/dev/null 2>&1 || die "no container engine responds ('docker info' fails)"
   trap clean_up EXIT
@@ -53,6 +66,9 @@ main() {
   make_runtime_image
   make_toolchain_image
   make_build_image
+  if [[ $has_cluster == yes ]]; then
+    make_service_images
+  fi
 }
 
 clean_up() {
@@ -130,6 +146,34 @@ CONFIG
     die "docker build failed"
   fi
   rm -rf -- "$context"
+}
+
+# The stand-ins for PostgreSQL and Caddy: Debian's packages, and what compose.cluster.yml uses of the
+# official images: their paths, signals and variables.
+make_service_images() {
+  local inputs
+  inputs=$(digest "$(recipe debian_rootfs import_rootfs make_service_images service_image)" "$suite" "$service_packages" \
+    "$(<"$here/postgres.sh")")
+  is_current "$postgres_image" "$inputs" && is_current "$caddy_image" "$inputs" && return
+  debian_rootfs services "$service_packages"
+  install -m 0755 "$here/postgres.sh" "$scratch/services/usr/local/bin/postgres.sh"
+  import_rootfs services "$services_image" "$inputs" \
+    'CMD ["bash"]'
+  service_image "$postgres_image" "$inputs" \
+    'STOPSIGNAL SIGINT' 'VOLUME /var/lib/postgresql/data' 'CMD ["postgres.sh"]'
+  service_image "$caddy_image" "$inputs" \
+    'CMD ["caddy", "run", "--config", "/etc/caddy/Caddyfile"]'
+}
+
+# service_image IMAGE INPUTS INSTRUCTION...: IMAGE is the one with both packages, and these instructions.
+service_image() {
+  local image=$1 inputs=$2
+  shift 2
+  if ! printf '%s\n' "FROM $services_image" "$@" |
+    docker build --label "zorb.inputs=$inputs" --tag "$image" - >"$scratch/build.log" 2>&1; then
+    tail -n 20 "$scratch/build.log" >&2
+    die "docker build failed"
+  fi
 }
 
 # debian_rootfs NAME PACKAGES: a Debian file tree in $scratch/NAME.

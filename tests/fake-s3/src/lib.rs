@@ -10,7 +10,8 @@ mod requests;
 mod state;
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, TcpListener};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -19,14 +20,31 @@ use tokio::sync::oneshot;
 pub use self::state::{Fault, Op};
 use self::state::{Object, State};
 
-/// The region of all buckets.
+/// The region of a server on loopback.
 pub const REGION: &str = "test";
 
-/// The id of the only key.
+/// The id of its key.
 pub const ACCESS_KEY: &str = "test-key";
 
-/// The secret part of the only key.
+/// The secret part of its key.
 pub const SECRET_KEY: &str = "test-secret";
+
+/// The only key of a server, and its region.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// The region of all buckets.
+    pub region: String,
+    /// The id of the key.
+    pub access_key: String,
+    /// The secret part of the key.
+    pub secret_key: String,
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self { region: REGION.into(), access_key: ACCESS_KEY.into(), secret_key: SECRET_KEY.into() }
+    }
+}
 
 /// The running server. Dropping it closes its connections and forgets all objects.
 #[derive(Debug)]
@@ -38,22 +56,31 @@ pub struct FakeS3 {
 }
 
 impl FakeS3 {
-    /// Starts a server without buckets.
+    /// Starts a server without buckets on a free port of loopback.
     ///
     /// # Panics
     ///
     /// No port is free.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "a thread of its own, so that it outlives the runtime of a test")]
     pub fn start() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
-        listener.set_nonblocking(true).expect("a listener can be non-blocking");
-        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
-        let state = Arc::default();
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), Account::default()).expect("a port is free")
+    }
+
+    /// Starts a server without buckets.
+    ///
+    /// # Errors
+    ///
+    /// It cannot listen on the address.
+    #[expect(clippy::disallowed_methods, reason = "a thread of its own, so that it outlives the runtime of a test")]
+    pub fn start_at(address: SocketAddr, account: Account) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let state = Arc::new(Mutex::new(State { account, ..State::default() }));
         let (stop, stopped) = oneshot::channel();
         let served = Arc::clone(&state);
         let thread = std::thread::spawn(move || requests::serve(listener, served, stopped));
-        Self { url, state, stop: Some(stop), thread: Some(thread) }
+        Ok(Self { url, state, stop: Some(stop), thread: Some(thread) })
     }
 
     /// The URL of the server.

@@ -7,27 +7,29 @@ use axum::http::request::Parts;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
+use crate::Account;
 use crate::requests::Parameters;
-use crate::{ACCESS_KEY, REGION, SECRET_KEY};
 
 /// The parameter with the signature.
 pub(crate) const SIGNATURE: &str = "X-Amz-Signature";
 
 /// Whether the only key has signed exactly this request, and the URL is not expired.
 #[expect(clippy::disallowed_methods, reason = "the clock of another machine")]
-pub(crate) fn is_signed(head: &Parts, parameters: &Parameters) -> bool {
+pub(crate) fn is_signed(account: &Account, head: &Parts, parameters: &Parameters) -> bool {
     let text = |name: &str| parameters.get(name).map(String::as_str).unwrap_or_default();
     let date = text("X-Amz-Date");
-    let scope = format!("{}/{REGION}/s3/aws4_request", date.get(..8).unwrap_or_default());
-    let is_ours =
-        text("X-Amz-Algorithm") == "AWS4-HMAC-SHA256" && text("X-Amz-Credential") == format!("{ACCESS_KEY}/{scope}");
+    let scope = format!("{}/{}/s3/aws4_request", date.get(..8).unwrap_or_default(), account.region);
+    let is_ours = text("X-Amz-Algorithm") == "AWS4-HMAC-SHA256"
+        && text("X-Amz-Credential") == format!("{}/{scope}", account.access_key);
     let life = text("X-Amz-Expires").parse().ok().map(Duration::from_secs);
     let is_valid = seconds_of(date).zip(life).is_some_and(|(since, life)| SystemTime::now() < since + life);
-    is_ours && is_valid && text(SIGNATURE) == signature(head, text("X-Amz-SignedHeaders"), date, &scope)
+    is_ours
+        && is_valid
+        && text(SIGNATURE) == signature(&account.secret_key, head, text("X-Amz-SignedHeaders"), date, &scope)
 }
 
 /// The signature of this request, with these headers.
-fn signature(head: &Parts, signed_headers: &str, date: &str, scope: &str) -> String {
+fn signature(secret_key: &str, head: &Parts, signed_headers: &str, date: &str, scope: &str) -> String {
     // The client has encoded the query in the way that is signed.
     let mut pairs: Vec<&str> = head.uri.query().unwrap_or_default().split('&').collect();
     pairs.retain(|pair| !pair.starts_with(SIGNATURE));
@@ -39,7 +41,7 @@ fn signature(head: &Parts, signed_headers: &str, date: &str, scope: &str) -> Str
     }
     let _ = write!(request, "\n{signed_headers}\nUNSIGNED-PAYLOAD");
     let to_sign = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex(&Sha256::digest(request)));
-    let key = scope.split('/').fold(format!("AWS4{SECRET_KEY}").into_bytes(), |key, part| mac(&key, part));
+    let key = scope.split('/').fold(format!("AWS4{secret_key}").into_bytes(), |key, part| mac(&key, part));
     hex(&mac(&key, &to_sign))
 }
 

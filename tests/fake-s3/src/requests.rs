@@ -20,9 +20,9 @@ use futures_util::stream::iter;
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
+use crate::Account;
 use crate::presigned::{SIGNATURE, hex, is_signed};
 use crate::state::{Fault, Object, Op, State, Upload};
-use crate::{ACCESS_KEY, REGION};
 
 /// Maximum number of names on a page of a list. Real servers have 1000; with few, a test sees
 /// several pages.
@@ -62,7 +62,7 @@ async fn respond(
     let (bucket, name) = path.split_once('/').unwrap_or((&path, ""));
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     let is_accepted = state.ignores_signatures && parameters.contains_key(SIGNATURE);
-    if let Some(refused) = check(&head, &parameters, &body).filter(|_| !is_accepted) {
+    if let Some(refused) = check(&state.account, &head, &parameters, &body).filter(|_| !is_accepted) {
         return Ok(refused);
     }
     let Some(op) = op_of(&head.method, name, &parameters) else {
@@ -108,14 +108,16 @@ fn op_of(method: &Method, name: &str, parameters: &Parameters) -> Option<Op> {
 }
 
 /// Refuses another key, and a body that is not the signed one.
-fn check(head: &Parts, parameters: &Parameters, body: &Bytes) -> Option<Response> {
+fn check(account: &Account, head: &Parts, parameters: &Parameters, body: &Bytes) -> Option<Response> {
     if parameters.contains_key(SIGNATURE) {
-        return (!is_signed(head, parameters)).then(|| problem(StatusCode::FORBIDDEN, "SignatureDoesNotMatch"));
+        return (!is_signed(account, head, parameters))
+            .then(|| problem(StatusCode::FORBIDDEN, "SignatureDoesNotMatch"));
     }
     let headers = &head.headers;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let credential = format!("AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/");
-    if !text("authorization").starts_with(&credential) || !text("authorization").contains(&format!("/{REGION}/s3/")) {
+    let credential = format!("AWS4-HMAC-SHA256 Credential={}/", account.access_key);
+    let scope = format!("/{}/s3/", account.region);
+    if !text("authorization").starts_with(&credential) || !text("authorization").contains(&scope) {
         return Some(problem(StatusCode::FORBIDDEN, "InvalidAccessKeyId"));
     }
     let signed = text("x-amz-content-sha256");

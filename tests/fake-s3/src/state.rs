@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 
+use crate::Account;
+
 /// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -61,6 +63,7 @@ pub(crate) struct Upload {
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
+    pub(crate) account: Account,
     pub(crate) buckets: BTreeMap<String, BTreeMap<String, Object>>,
     pub(crate) uploads: BTreeMap<String, Upload>,
     pub(crate) faults: VecDeque<(Op, Fault)>,

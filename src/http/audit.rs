@@ -218,7 +218,7 @@ pub(super) async fn note(
     });
     let response = next.run(request).await;
     entry.status = response.status().as_u16();
-    entry.outcome = response.extensions().get().copied();
+    entry.outcome = response.extensions().get().cloned();
     if matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
         entry.audit = Some(audit);
     }
@@ -297,8 +297,8 @@ impl Drop for Entry {
             peer: self.peer.take(),
             client: self.client.take(),
             status: Some(self.status),
-            code: self.outcome.map(|outcome| outcome.code).or_else(|| reported.late_code.get().copied()),
-            reason: self.outcome.and_then(|outcome| outcome.reason),
+            code: self.outcome.as_ref().map(|outcome| outcome.code).or_else(|| reported.late_code.get().copied()),
+            reason: self.outcome.as_ref().and_then(|outcome| outcome.reason),
             received: Some(reported.received_len.load(Ordering::Relaxed)),
             sent: Some(self.sent_len),
             count: None,

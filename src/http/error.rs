@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::error::Error as StdError;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -58,10 +59,12 @@ pub struct Problem {
     reason: Option<Reason>,
 }
 
-/// The code and the reason of a failure. An extension of the response, for logs.
-#[derive(Clone, Copy, Debug)]
+/// What a failure was. An extension of the response, for logs.
+#[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) code: &'static str,
+    /// The sentence that the client gets.
+    pub(super) detail: Arc<str>,
     pub(super) reason: Option<&'static str>,
 }
 
@@ -129,10 +132,11 @@ impl IntoResponse for Problem {
         problem.insert("title".to_owned(), json!(status.canonical_reason().unwrap_or_default()));
         problem.insert("status".to_owned(), json!(status.as_u16()));
         problem.insert("code".to_owned(), json!(self.code.as_str()));
-        problem.insert("detail".to_owned(), json!(self.detail));
+        problem.insert("detail".to_owned(), json!(&self.detail));
         problem.extend(self.fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
         let mut response = (status, Value::Object(problem).to_string()).into_response();
-        response.extensions_mut().insert(Outcome { code: self.code.as_str(), reason: self.reason.map(Reason::name) });
+        let (code, reason) = (self.code.as_str(), self.reason.map(Reason::name));
+        response.extensions_mut().insert(Outcome { code, detail: self.detail.into(), reason });
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.code == Code::Unauthorized {

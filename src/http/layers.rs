@@ -49,13 +49,13 @@ pub(super) async fn observe(State(state): State<AppState>, mut request: Request,
     let begin = Instant::now();
     state.shared.metrics.requests_in_flight.inc();
     let mut in_flight =
-        InFlight { state: &state, span: span.clone(), begin, route, method, status: CLIENT_LEFT, code: None };
+        InFlight { state: &state, span: span.clone(), begin, route, method, status: CLIENT_LEFT, outcome: None };
     let mut response = match check_host(&request) {
         Ok(()) => next.run(request).instrument(span).await,
         Err(problem) => problem.into_response(),
     };
     in_flight.status = response.status().as_u16();
-    in_flight.code = response.extensions().get::<Outcome>().map(|outcome| outcome.code);
+    in_flight.outcome = response.extensions().get().cloned();
     drop(in_flight);
     response.headers_mut().insert(X_REQUEST_ID, id);
     response
@@ -96,19 +96,24 @@ struct InFlight<'a> {
     route: String,
     method: &'static str,
     status: u16,
-    /// The code of the problem, if the response is one.
-    code: Option<&'static str>,
+    /// What the failure was, if the response is one.
+    outcome: Option<Outcome>,
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        let (metrics, status, code, elapsed) =
-            (&self.state.shared.metrics, self.status, self.code, self.begin.elapsed());
+        let (metrics, status, elapsed) = (&self.state.shared.metrics, self.status, self.begin.elapsed());
+        let code = self.outcome.as_ref().map(|outcome| outcome.code);
         metrics.requests_in_flight.dec();
         let elapsed_ms = millis(elapsed);
         // A server error is logged as info here, because its cause was logged as an error already.
         self.span.in_scope(|| match (status, self.method) {
             (CLIENT_LEFT, _) => tracing::info!(elapsed_ms, "the client disconnected before the response"),
+            // Why an upload was refused: the operator reads what the client has got.
+            (400..500, "POST" | "PUT") => {
+                let detail = self.outcome.as_ref().map(|outcome| shown(&outcome.detail));
+                tracing::info!(status, code, detail, elapsed_ms, "responded");
+            }
             (_, "POST" | "PUT") | (500.., _) => tracing::info!(status, code, elapsed_ms, "responded"),
             _ => tracing::debug!(status, code, elapsed_ms, "responded"),
         });

@@ -254,7 +254,7 @@ async fn json_logs_are_one_object_per_line_with_the_request_in_it() {
     let request = client.request(reqwest::Method::POST, &xorb.path()).header("x-request-id", "json-1");
     assert_eq!(Response::of(request.body(xorb.bytes.clone())).await.status, 201);
     let refused = client.request(reqwest::Method::POST, &xorb.path()).header("x-request-id", "json-2");
-    let code = Response::of(refused.body("no xorb")).await.json()["code"].clone();
+    let problem = Response::of(refused.body("no xorb")).await.json();
     let log = server.log();
     assert!(!log.contains("SECRET"));
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
@@ -266,8 +266,11 @@ async fn json_logs_are_one_object_per_line_with_the_request_in_it() {
     assert!(responded[0]["elapsed_ms"].is_u64() && responded[0]["status"].is_u64(), "{}", responded[0]);
     let refused = lines.iter().find(|line| line["message"] == "responded" && line["span"]["id"] == "json-2");
     let refused = refused.expect("a refused upload has a line");
-    assert_eq!((refused["status"].as_u64(), &refused["code"]), (Some(400), &code), "{refused}");
-    assert!(code.is_string() && responded[0].get("code").is_none(), "{code}: {}", responded[0]);
+    assert_eq!((refused["status"].as_u64(), &refused["code"]), (Some(400), &problem["code"]), "{refused}");
+    // The operator reads what the client has got.
+    assert_eq!(refused["detail"], problem["detail"]);
+    assert!(problem["code"].is_string() && problem["detail"].is_string(), "{problem}");
+    assert!(responded[0].get("code").is_none() && responded[0].get("detail").is_none(), "{}", responded[0]);
     assert!(lines.iter().all(|line| line.get("spans").is_none()), "the request is there once");
 }
 

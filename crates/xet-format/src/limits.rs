@@ -57,7 +57,8 @@ pub const MAX_SHARD_LEN: u64 = 80 << 20;
 
 /// Files of one shard, at most (spec 4.10). A limit of zorb, not of the protocol: each file takes
 /// memory while the shard is registered. Clients stay below it. Their shards have about 64 MiB, so
-/// at most 466 000 files if each has one term with its range hash.
+/// at most 466 000 files if each has one term with its range hash. Stored records have this limit,
+/// too: a lower one makes old records unreadable.
 pub const MAX_SHARD_FILE_COUNT: usize = 500_000;
 
 /// Chunks that all terms of one shard may name together, at most: 2 TiB in chunks of mean length. A

@@ -79,7 +79,7 @@ pub use self::hub::{
 };
 pub use self::listing::{FileEntry, ListIndex, XorbEntry};
 pub use self::objects::{DeadObject, ObjectIndex, ObjectSums};
-pub use self::records::{RecordIndex, StoreMark};
+pub use self::records::{RecordIndex, StoreMark, give_up_record};
 pub use self::register::{Cursor, NewFile, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
 pub use self::repair::{FaultPage, FileFault, FutureTimes, RepairIndex, TotalsError};
 pub use self::store_locks::{StoreLock, StoreLockIndex, StoreLockKeys};

@@ -1,11 +1,15 @@
 //! Queries for the registration log: what a new record must contain, and which records the index
 //! has applied. A lost index can be rebuilt from the records.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
+use tokio::time::sleep;
 
 use super::error::IndexError;
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, StoreId, XorbHash};
+use crate::runtime::telemetry::chain;
 
 /// The store that an index belongs to, and how far it has applied the store's records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +69,25 @@ pub trait RecordIndex {
     /// server.
     fn is_record_open(&self, seq: u64) -> BoxFuture<'_, Result<Option<bool>, IndexError>>;
 
-    /// Several servers: the open records whose server has ended. Their changes were not made and
-    /// never will be.
+    /// Several servers: the change of a record was not made and never will be, and the record may
+    /// be stored all the same. It counts as abandoned from now on, although its server lives.
+    /// Nothing happens if the record is not open, because then its change was made.
+    fn give_up_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Several servers: the open records that were given up, or whose server has ended. Their
+    /// changes were not made and never will be.
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>>;
+}
+
+/// [`RecordIndex::give_up_record`], which is tried again for some seconds if the index fails. If it
+/// fails all the same, the record is abandoned when this process ends.
+pub async fn give_up_record<I: RecordIndex + Sync + ?Sized>(index: &I, seq: u64) {
+    const TRY_COUNT: usize = 5;
+    for attempt in 1..=TRY_COUNT {
+        let Err(error) = index.give_up_record(seq).await else { return };
+        tracing::warn!(record = seq, attempt, error = %chain(&error), "cannot give up the record of a failed operation");
+        if attempt < TRY_COUNT {
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
 }

@@ -10,7 +10,8 @@
 //! [`RecordNumbers`], which never gives the same number twice, to any process. So a request of a
 //! dead process that arrives late replaces no record.
 //!
-//! A crash leaves a record that was not acknowledged, or none, and a number without a record.
+//! A crash leaves a record that was not acknowledged, or none, and a number without a record. So
+//! does an error of the S3 store: then [`RecordNumbers::give_up`] is told the number.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -46,6 +47,10 @@ pub trait RecordNumbers: fmt::Debug + Send + Sync + 'static {
     /// A number, at least `min`. It is greater than each that was returned before, to any process,
     /// and no later call returns it.
     fn next(&self, min: u64) -> BoxFuture<'_, Result<u64, Box<dyn StdError + Send + Sync>>>;
+
+    /// The record with this number was refused or its response was lost. So it may be stored, now
+    /// or later, and must be removed.
+    fn give_up(&self, number: u64) -> BoxFuture<'_, ()>;
 }
 
 /// A bucket as a [`RecordStore`].
@@ -99,7 +104,10 @@ impl RecordStore for S3RecordStore {
                 return Err(BlobError::too_long(op, record.len() as u64));
             }
             let seq = self.take_number().await?;
-            self.bucket.put(op, &name(seq), &record).await.map_err(|error| error.of_record(seq))?;
+            if let Err(error) = self.bucket.put(op, &name(seq), &record).await {
+                self.numbers.give_up(seq.number()).await;
+                return Err(error.of_record(seq));
+            }
             Ok(seq)
         }
         .boxed()

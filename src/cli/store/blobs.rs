@@ -91,6 +91,7 @@ mod built {
     use super::{Arc, Finding, Pool, Result, S3Config, StoreBlobs, StoreIndex, StoreLocation};
     use crate::blob::records::s3::{RecordNumbers, S3RecordStore};
     use crate::blob::s3::{Bucket, BucketAddress, S3BlobStore};
+    use crate::index::give_up_record;
 
     /// A publication has up to two parts of 8 MiB in memory.
     const PUBLISH_COUNT: usize = 8;
@@ -102,6 +103,10 @@ mod built {
     impl RecordNumbers for NumbersOfIndex {
         fn next(&self, min: u64) -> BoxFuture<'_, Result<u64, Box<dyn Error + Send + Sync>>> {
             async move { Ok(self.0.next_record_number(min).await?) }.boxed()
+        }
+
+        fn give_up(&self, number: u64) -> BoxFuture<'_, ()> {
+            async move { give_up_record(self.0.shared().as_ref(), number).await }.boxed()
         }
     }
 

@@ -131,6 +131,16 @@ impl RecordIndex for PostgresIndex {
         .boxed()
     }
 
+    fn give_up_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>> {
+        const SQL: &str = "UPDATE open_records SET own_lock = $2 WHERE seq = $1";
+        async move {
+            let give_up = query(SQL).bind(seq.cast_signed()).bind(LOCK_OF_NO_PROCESS);
+            // In a transaction that writes, so that the one of the change is over.
+            self.write("give up a record").execute(give_up).await.map(drop)
+        }
+        .boxed()
+    }
+
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {
         const SQL: &str = "SELECT seq FROM open_records WHERE pg_try_advisory_xact_lock_shared(own_lock) ORDER BY seq";
         // In a transaction that writes: a process whose session has ended may have one under way,
@@ -184,6 +194,9 @@ struct NoNumbers;
 fn no_numbers(op: &'static str) -> IndexError {
     IndexError { op, kind: IndexErrorKind::Other, source: Box::new(NoNumbers) }
 }
+
+/// The lock in the rows of records that were given up. The locks of processes are random.
+const LOCK_OF_NO_PROCESS: i64 = i64::MIN;
 
 /// Numbers that are left out where those before may be in use.
 const LEFT_OUT_COUNT: u64 = 1 << 20;

@@ -182,12 +182,17 @@ async fn records_of_an_ended_process_are_abandoned_unless_applied() {
     let [applied, closed, open] = [(); 3].map(|()| one.index.next_record_number(0));
     let (applied, closed, open) = (applied.await.unwrap(), closed.await.unwrap(), open.await.unwrap());
     let alive = other.index.next_record_number(0).await.unwrap();
+    let given_up = one.index.next_record_number(0).await.unwrap();
     one.index.set_store(id, Some(applied)).await.unwrap();
     one.index.close_record(closed).await.unwrap();
+    one.index.give_up_record(applied).await.unwrap();
     assert_eq!(other.index.abandoned_records().await.unwrap(), [] as [u64; 0], "its process lives");
     for (seq, is_open) in [(applied, false), (closed, false), (open, true)] {
         assert_eq!(one.index.is_record_open(seq).await.unwrap(), Some(is_open), "{seq}");
     }
+    one.index.give_up_record(given_up).await.unwrap();
+    assert_eq!(other.index.abandoned_records().await.unwrap(), [given_up], "its process lives, but not its change");
+    other.index.close_record(given_up).await.unwrap();
     one.cut_off(&url).await;
     assert_eq!(other.index.abandoned_records().await.unwrap(), [open]);
     assert!(one.index.abandoned_records().await.is_err(), "only a process with a session may look");

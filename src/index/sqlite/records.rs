@@ -111,6 +111,10 @@ impl RecordIndex for SqliteIndex {
         async { Ok(None) }.boxed()
     }
 
+    fn give_up_record(&self, _: u64) -> BoxFuture<'_, Result<(), IndexError>> {
+        async { Ok(()) }.boxed()
+    }
+
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {
         async { Ok(Vec::new()) }.boxed()
     }

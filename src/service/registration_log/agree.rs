@@ -215,15 +215,20 @@ impl Store {
             // The index and the data directory are from a version without ids.
             mark.last_record = self.newest_applied().await?.map(Seq::number);
         }
-        let tail = self.compare_records(&mark).await?;
+        let mut tail = self.compare_records(&mark).await?;
         let id = mark.id.or(directory).unwrap_or_else(new_store_id);
-        self.settle_open(&tail).await?;
+        let applied = self.settle_open(&mut tail).await?;
         if !tail.is_empty() {
             self.apply_tail(&mark, &tail).await?;
         }
         let last = tail.seqs.last().map_or(mark.last_record, |last| Some(last.number()));
         if mark.id.is_none() || !tail.is_empty() {
             self.index.set_store(id, last).await.map_err(StoreError::from)?;
+        }
+        // Only now: if one of the tail was closed before, the next start would take the database
+        // for one that was set back.
+        for seq in applied {
+            self.index.close_record(seq.number()).await.map_err(StoreError::from)?;
         }
         if directory.is_none() {
             self.records.set_store_id(id).await.map_err(StoreError::from)?;
@@ -232,23 +237,38 @@ impl Store {
     }
 
     /// Several servers, of which this one is the first: settles the records of changes that the
-    /// servers before have not made. Those of the tail are applied. The others are removed, unless
-    /// the tail shows that the database was set back: then the changes of all of them may have been
-    /// acknowledged.
-    async fn settle_open(&self, tail: &Tail) -> Result<(), StoreError> {
+    /// servers before have not made. Those of the tail are applied, and returned, so that the
+    /// caller closes them then. The others are removed, and so are removals of the tail: another
+    /// server may have acknowledged a registration of the file meanwhile, which changed nothing and
+    /// has no record.
+    ///
+    /// If the tail shows that the database was set back, none is removed: the changes of all of
+    /// them may have been acknowledged.
+    async fn settle_open(&self, tail: &mut Tail) -> Result<Vec<Seq>, StoreError> {
         let open = self.index.abandoned_records().await?;
         let mut was_set_back = false;
         for seq in &tail.seqs {
             // A part is closed without being applied.
             was_set_back |= !open.contains(&seq.number()) && !self.is_partial_record(*seq).await?;
         }
+        let mut applied = Vec::new();
         for seq in open.into_iter().map(Seq::new) {
-            if was_set_back || tail.seqs.contains(&seq) || !self.remove_abandoned(seq).await? {
-                self.index.close_record(seq.number()).await?;
+            let is_to_apply = tail.seqs.contains(&seq) && !self.would_remove(seq).await?;
+            if was_set_back || is_to_apply || !self.remove_abandoned(seq).await? {
+                applied.push(seq);
+            } else {
+                // It stays open, because its request may still be under way.
+                tail.seqs.retain(|of_tail| *of_tail != seq);
             }
-            // Others stay open, because their requests may still be under way.
         }
-        Ok(())
+        Ok(applied)
+    }
+
+    /// Whether a record is the removal of a claim that the index has.
+    async fn would_remove(&self, seq: Seq) -> Result<bool, StoreError> {
+        let Some(Ok(Record::Remove { file, repo, .. })) = self.read_record(seq).await? else { return Ok(false) };
+        let readers = self.index.readers_of(file).await?;
+        Ok(readers.iter().any(|(reader, _)| repo.as_ref().is_none_or(|repo| repo == reader)))
     }
 
     /// Compares what the index has applied with the stored records.

@@ -16,8 +16,9 @@
 //! has added nothing or was refused, its record is removed. If the removal fails, the failure is
 //! logged. Before the response, the index then marks the record as considered, so that no start
 //! applies it. Only a rebuild then tries the registration again, without quotas. With several
-//! servers the index knows which records are open, and those of a server that has ended are
-//! removed within seconds ([`Store::settle_ended`]).
+//! servers the index knows which records are open. Those of a server that has ended, and those that
+//! could not be removed or may be stored after an error, are removed within seconds
+//! ([`Store::settle_ended`]).
 //!
 //! Records of one file are in the order in which the index applied them. The writer of a record
 //! holds the file's lock until its transaction, or the last step of the registration, is over. The
@@ -59,7 +60,7 @@ use super::store_locks::{FileChange, LockedFiles};
 use crate::blob::records::{RecordStore, Seq};
 use crate::format::shard::{Shard, parse_stored, write_upload};
 use crate::format::{FileHash, XorbHash};
-use crate::index::{Index, Registration};
+use crate::index::{Index, Registration, give_up_record};
 use crate::runtime::telemetry::chain;
 
 /// A record that was appended before its change. The caller holds this until the change was made or
@@ -93,9 +94,9 @@ impl AppendedRecord {
         match self.index.is_record_open(self.number()).await {
             Ok(Some(true)) => self.roll_back().await,
             Ok(_) => {}
-            // Another server removes the record when this one has ended.
             Err(error) => {
                 tracing::warn!(record = %self.seq, error = %chain(&error), "cannot tell whether a failed change was made");
+                give_up_record(self.index.as_ref(), self.number()).await;
             }
         }
     }
@@ -108,13 +109,18 @@ impl AppendedRecord {
 
     /// Removes the record, because the change was not made or changed nothing. If the record cannot
     /// be removed, the index marks it as considered: a start applies only records after the last
-    /// considered one. Otherwise the next start would apply a refused registration.
+    /// considered one. Otherwise the next start would apply a refused registration. With several
+    /// servers it is given up instead: its removal may be under way, and must not meet a record
+    /// that the index has considered.
     pub async fn roll_back(self) {
         // The last record first: the others have no effect without it.
         let removed = self.records.remove(self.seq).await;
         hub::remove_parts(self.records.as_ref(), &self.earlier).await;
         let Err(error) = removed else { return self.close().await };
         tracing::warn!(record = %self.seq, error = %chain(&error), "cannot roll back the record of a failed operation");
+        if self.index.is_shared() {
+            return give_up_record(self.index.as_ref(), self.number()).await;
+        }
         if let Err(error) = self.mark_considered().await {
             tracing::warn!(record = %self.seq, error = %chain(&error), "cannot mark the record of a failed operation \
                 as considered; the next start may apply it");

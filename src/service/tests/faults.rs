@@ -548,6 +548,10 @@ impl RecordIndex for FaultyIndex {
         self.inner.is_record_open(seq)
     }
 
+    fn give_up_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>> {
+        self.inner.give_up_record(seq)
+    }
+
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {
         self.inner.abandoned_records()
     }

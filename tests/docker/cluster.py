@@ -102,8 +102,6 @@ class ClusterPage(readme.Page):
         super().__init__("docs/cluster.md", binary)
         # The containers have files of it as long as they are there.
         self.clone = clone
-        has_plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0
-        self.command = ["docker", "compose"] if has_plugin else ["docker-compose"]
         self.variables = variables | {
             "ZORB_PORT": self.free_port("8080"),
             "COMPOSE_ANSI": "never",
@@ -122,7 +120,7 @@ class ClusterPage(readme.Page):
         # The name of the project is one of this test, so that it disturbs nothing.
         commands = [command.replace("=zorb-cluster", f"={self.project}") for command in commands]
         script = ""
-        if self.command == ["docker-compose"]:
+        if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0:
             script = 'docker() { if [ "$1" = compose ]; then shift; docker-compose "$@"; else command docker "$@"; fi; }\n'
         script += "".join(self.typed(command, scratch, index) for index, command in enumerate(commands))
         return self.printed(readme.shell(script, self.clone, self.environment(scratch), timeout=600), len(commands), scratch)
@@ -269,6 +267,7 @@ class Faults:
         say(f"{leader} was frozen, and after {time.monotonic() - began:.0f} s {self.cluster.leader()} leads")
         end()
         wait_until(lambda: self.cluster.starts() != before, f"{leader} ends")
+        self.counts["frozen"] += 1
 
     def kill(self, service):
         container = self.cluster.container(service)

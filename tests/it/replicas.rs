@@ -80,6 +80,13 @@ impl Drop for Fleet {
     }
 }
 
+/// Until the end of this transaction no change ends: it writes the locked table last, after its record.
+async fn hold_changes(connection: &mut PgConnection) -> sqlx::Transaction<'_, sqlx::Postgres> {
+    let mut locking = connection.begin().await.unwrap();
+    sqlx::query("LOCK TABLE store IN SHARE ROW EXCLUSIVE MODE").execute(&mut *locking).await.unwrap();
+    locking
+}
+
 fn zorb(args: &[&str], variables: &[(String, String)]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
     command.args(args).envs(variables.iter().cloned()).stdin(Stdio::null());
@@ -344,8 +351,7 @@ async fn record_of_a_failed_removal_is_removed_by_its_server() {
     let file = upload_shard(&xorb, 0, 9);
     assert_eq!(register(&client, file.bytes()).await, 1);
     let before = fleet.backend.names("shards/");
-    let mut locking = connection.begin().await.unwrap();
-    sqlx::query("LOCK TABLE store IN SHARE ROW EXCLUSIVE MODE").execute(&mut *locking).await.unwrap();
+    let locking = hold_changes(&mut connection).await;
     // PostgreSQL lets the statement wait for five seconds.
     let removal = client.request(Method::DELETE, &format!("/v1/files/{}", file.file_hash()));
     assert_eq!(Response::of(removal).await.status, 503);
@@ -392,9 +398,7 @@ async fn removal_that_was_not_made_is_not_applied_by_the_first_start() {
     let leads = |server: &TestServer| server.log().contains("this server does the work in the background");
     eventually("one of them leads", async || fleet.servers.iter().any(leads)).await;
     let victim = fleet.servers.remove(fleet.servers.iter().position(leads).unwrap());
-    // The transaction writes this table last.
-    let mut locking = connection.begin().await.unwrap();
-    sqlx::query("LOCK TABLE store IN SHARE ROW EXCLUSIVE MODE").execute(&mut *locking).await.unwrap();
+    let locking = hold_changes(&mut connection).await;
     let request = victim.client().request(Method::DELETE, &format!("/v1/files/{}", file.file_hash()));
     let removal = tokio::spawn(Response::try_of(request));
     eventually("the record is there", async || fleet.backend.names("shards/").len() == 2).await;
@@ -422,9 +426,7 @@ async fn record_of_a_killed_server_is_removed_by_another_one() {
     assert_eq!(fleet.client(0).post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     let (victim, shard) = (fleet.servers.pop().unwrap(), upload_shard(&xorb, 0, 9));
     assert_eq!(fleet.backend.names("shards/"), [] as [String; 0]);
-    // The transaction writes this table last.
-    let mut locking = connection.begin().await.unwrap();
-    sqlx::query("LOCK TABLE store IN SHARE ROW EXCLUSIVE MODE").execute(&mut *locking).await.unwrap();
+    let locking = hold_changes(&mut connection).await;
     let (client, body) = (victim.client(), shard.bytes());
     let registration =
         tokio::spawn(async move { Response::try_of(client.request(Method::POST, "/v1/shards").body(body)).await });

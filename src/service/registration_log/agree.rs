@@ -217,18 +217,13 @@ impl Store {
         }
         let mut tail = self.compare_records(&mark).await?;
         let id = mark.id.or(directory).unwrap_or_else(new_store_id);
-        let applied = self.settle_open(&mut tail).await?;
+        self.settle_open(&mut tail).await?;
         if !tail.is_empty() {
             self.apply_tail(&mark, &tail).await?;
         }
         let last = tail.seqs.last().map_or(mark.last_record, |last| Some(last.number()));
         if mark.id.is_none() || !tail.is_empty() {
             self.index.set_store(id, last).await.map_err(StoreError::from)?;
-        }
-        // Only now: if one of the tail was closed before, the next start would take the database
-        // for one that was set back.
-        for seq in applied {
-            self.index.close_record(seq.number()).await.map_err(StoreError::from)?;
         }
         if directory.is_none() {
             self.records.set_store_id(id).await.map_err(StoreError::from)?;
@@ -237,31 +232,36 @@ impl Store {
     }
 
     /// Several servers, of which this one is the first: settles the records of changes that the
-    /// servers before have not made. Those of the tail are applied, and returned, so that the
-    /// caller closes them then. The others are removed, and so are removals of the tail: another
-    /// server may have acknowledged a registration of the file meanwhile, which changed nothing and
-    /// has no record.
+    /// servers before have not made. Those of the tail are closed, and the caller applies them. The
+    /// others are removed, and so are removals of the tail: another server may have acknowledged a
+    /// registration of the file meanwhile, which changed nothing and has no record.
     ///
     /// If the tail shows that the database was set back, none is removed: the changes of all of
     /// them may have been acknowledged.
-    async fn settle_open(&self, tail: &mut Tail) -> Result<Vec<Seq>, StoreError> {
+    async fn settle_open(&self, tail: &mut Tail) -> Result<(), StoreError> {
         let open = self.index.abandoned_records().await?;
         let mut was_set_back = false;
         for seq in &tail.seqs {
             // A part is closed without being applied.
             was_set_back |= !open.contains(&seq.number()) && !self.is_partial_record(*seq).await?;
         }
-        let mut applied = Vec::new();
+        let mut to_close = Vec::new();
         for seq in open.into_iter().map(Seq::new) {
             let is_to_apply = tail.seqs.contains(&seq) && !self.would_remove(seq).await?;
             if was_set_back || is_to_apply || !self.remove_abandoned(seq).await? {
-                applied.push(seq);
+                to_close.push(seq);
             } else {
                 // It stays open, because its request may still be under way.
                 tail.seqs.retain(|of_tail| *of_tail != seq);
             }
         }
-        Ok(applied)
+        // Before they are applied: the record of an applied change that is open would be removed by
+        // the next start. After the removals: with some of the tail closed and not applied, the
+        // next start takes the database for one that was set back, and removes nothing.
+        for seq in to_close {
+            self.index.close_record(seq.number()).await?;
+        }
+        Ok(())
     }
 
     /// Whether a record is the removal of a claim that the index has.

@@ -91,6 +91,18 @@ pub trait RepairIndex {
         now: Timestamp,
     ) -> BoxFuture<'_, Result<(), IndexError>>;
 
+    /// Makes the row of an interrupted upload or deletion live. It then names the pending object of
+    /// this ticket, whose blob was verified, in place of the blob `was`, which becomes a dead
+    /// object: a request that deletes it may be under way. Returns false, without effect, if the
+    /// row is visible or names another blob, or if there is no such pending object.
+    fn restore_xorb(
+        &self,
+        xorb: NewXorb,
+        was: Incarnation,
+        ticket: Ticket,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, IndexError>>;
+
     /// Compares the references of a page of files after `after` with their terms, in one snapshot.
     fn faulty_files(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<FaultPage, IndexError>>;
 

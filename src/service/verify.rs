@@ -15,7 +15,7 @@ use thiserror::Error;
 use tokio::time::{Instant, sleep_until};
 
 use super::error::StoreError;
-use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore};
+use crate::blob::{BlobError, BlobErrorKind, BlobKey, BlobStore, Draft};
 use crate::format::limits::MAX_XORB_BODY_LEN;
 use crate::format::xorb::{Layout, VerifiedXorb, Verifier, XorbError};
 use crate::format::{ByteRange, ChunkHash, Crc64, XorbHash};
@@ -179,6 +179,23 @@ impl BlobVerifier {
             Verdict::Damaged(_) => self.verify_once(key, expected_len, pace).await,
             sound @ Verdict::Sound(_) => Ok(sound),
         }
+    }
+
+    /// Copies a blob that was found sound into a draft. Returns `None` if its bytes are not the
+    /// verified ones any more, for example because it was deleted meanwhile.
+    pub(super) async fn copy(&self, key: BlobKey, proven: &Proven) -> Result<Option<Box<dyn Draft>>, StoreError> {
+        let Some(bytes) = ByteRange::new(0, proven.serialized_len()) else { return Ok(None) };
+        let Some(mut blob) = self.blobs.read(key, bytes).await? else { return Ok(None) };
+        let (blobs, mut crc64) = (Arc::clone(&self.blobs), Crc64::new());
+        let mut draft = self.pool.run(move || blobs.draft()).await?;
+        while let Some(piece) = blob.try_next().await? {
+            let write = move || {
+                crc64.update(&piece);
+                draft.write(&piece).map(|()| (draft, crc64))
+            };
+            (draft, crc64) = self.pool.run(write).await?;
+        }
+        Ok((crc64.value() == proven.crc64).then_some(draft))
     }
 
     async fn verify_once(

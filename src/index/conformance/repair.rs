@@ -15,6 +15,7 @@ use crate::runtime::incarnation::Incarnation;
 
 suite! {
     rowless_blob_is_adopted_once
+    unfinished_row_takes_the_name_of_a_pending_object
     rows_are_paged_by_hash
     consistent_index_has_no_faults
     future_times_are_set_back_by_page_and_no_others
@@ -43,6 +44,37 @@ async fn rowless_blob_is_adopted_once(db: Db) {
     // The row of xorb 3 belongs to an upload that is being published.
     db.stage_xorb(hash(3), Ticket::random(), NOW).await.unwrap();
     assert!(!db.adopt_xorb(xorb(3, 1), Incarnation::UNNAMED, Ticket::random(), NOW).await.unwrap());
+    assert_eq!(db.totals_drift().await.unwrap(), TotalsError::default());
+}
+
+async fn unfinished_row_takes_the_name_of_a_pending_object(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    db.stage_xorb(hash(2), Ticket::random(), NOW).await.unwrap();
+    let name = async |byte| db.incarnation_of(hash(byte)).await.unwrap().unwrap();
+    let (live, staged, ticket) = (name(1).await, name(2).await, Ticket::random());
+    // A visible row is not changed, nor one without a pending object or with another name.
+    db.begin_object(hash(1), ticket.incarnation(), 30, NOW).await.unwrap();
+    assert!(!db.restore_xorb(xorb(1, 3), live, ticket, NOW).await.unwrap());
+    assert!(!db.restore_xorb(xorb(2, 4), staged, ticket, NOW).await.unwrap());
+    db.begin_object(hash(2), ticket.incarnation(), 40, NOW).await.unwrap();
+    assert!(!db.restore_xorb(xorb(2, 4), live, ticket, NOW).await.unwrap());
+    assert_eq!(db.totals().await.unwrap().xorb_count, 1);
+
+    assert!(db.restore_xorb(xorb(2, 4), staged, ticket, NOW).await.unwrap());
+    assert!(!db.restore_xorb(xorb(2, 4), staged, ticket, NOW).await.unwrap());
+    assert_eq!(name(2).await, ticket.incarnation());
+    db.condemn_xorbs(vec![hash(1)], NOW, NOW).await.unwrap();
+    db.begin_deletions(vec![hash(1)], NOW, NOW).await.unwrap();
+    assert!(db.restore_xorb(xorb(1, 3), live, ticket, NOW).await.unwrap());
+    for (byte, count, former) in [(1, 3, live), (2, 4, staged)] {
+        let found = db.find_xorb(hash(byte)).await.unwrap().unwrap();
+        assert_eq!((found.layout, found.incarnation), (xorb(byte, count).layout, ticket.incarnation()));
+        let chunks = db.find_chunks(hash(byte)).await.unwrap().unwrap();
+        assert_eq!(chunks.hashes, xorb(byte, count).chunk_hashes);
+        assert!(db.unknown_names(vec![(hash(byte), former)]).await.unwrap().is_empty());
+    }
+    // The former names are dead objects, and the new ones are objects no longer.
+    assert_eq!(db.object_sums().await.unwrap().count, 2);
     assert_eq!(db.totals_drift().await.unwrap(), TotalsError::default());
 }
 

@@ -89,6 +89,50 @@ impl RepairIndex for SqliteIndex {
         describe(self, "adopt a blob", xorb, ticket, NamedBlob::Unknown(incarnation), now).boxed()
     }
 
+    fn restore_xorb(
+        &self,
+        xorb: NewXorb,
+        was: Incarnation,
+        ticket: Ticket,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, IndexError>> {
+        const TAKE_NAME: &str = "DELETE FROM objects WHERE hash = ? AND incarnation = ? AND state = 0";
+        // The trigger makes the previous name a dead object.
+        const GO_LIVE: &str = "UPDATE xorbs SET state = 1, since = max(since, ?1), ticket = ?2, incarnation = ?3, \
+             serialized_len = ?4, raw_len = ?5, crc64 = ?6, layout = ?7, verified_at = ?1, damaged_at = NULL, \
+             replaced_at = NULL WHERE hash = ?8 AND state IN (0, 3) AND incarnation = ?9 RETURNING id";
+        const DESCRIBE: &str = "INSERT OR REPLACE INTO xorb_chunks (xorb_id, hashes, schemes) VALUES (?, ?, ?)";
+        const ADD: &str = "UPDATE totals \
+             SET xorb_count = xorb_count + 1, serialized_len = serialized_len + ?, raw_len = raw_len + ?";
+        async move {
+            let (serialized_len, raw_len) = (xorb.layout.serialized_len(), xorb.layout.raw_len());
+            let (serialized_len, raw_len) = (serialized_len.cast_signed(), raw_len.cast_signed());
+            let (hash, new) = (xorb.hash.as_bytes().as_slice(), incarnation_to_sql(ticket.incarnation()));
+            let mut held = self.writing("restore a xorb").await?;
+            let mut tx = held.begin().await?;
+            if tx.execute(query(TAKE_NAME).bind(hash).bind(new)).await? != 1 {
+                return Ok(false);
+            }
+            let go_live = query(GO_LIVE)
+                .bind(millis(now))
+                .bind(ticket.number())
+                .bind(new)
+                .bind(serialized_len)
+                .bind(raw_len)
+                .bind(xorb.crc64.cast_signed())
+                .bind(xorb.layout.pack())
+                .bind(hash)
+                .bind(incarnation_to_sql(was));
+            let Some(id) = tx.find::<i64>(go_live).await? else { return Ok(false) };
+            let (hashes, schemes) = pack_chunks(&xorb.chunk_hashes, &xorb.schemes);
+            tx.execute(query(DESCRIBE).bind(id).bind(hashes).bind(schemes)).await?;
+            tx.execute(query(ADD).bind(serialized_len).bind(raw_len)).await?;
+            tx.commit().await?;
+            Ok(true)
+        }
+        .boxed()
+    }
+
     fn faulty_files(&self, after: Option<FileHash>) -> BoxFuture<'_, Result<FaultPage, IndexError>> {
         const SQL: &str = "SELECT id, hash, \
              (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) AS terms_len FROM files \

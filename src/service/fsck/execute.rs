@@ -1,12 +1,10 @@
 //! Repairs findings. What a crash can leave, and which repairs are safe beside a server, is in
 //! [`fsck`](super).
 
-use futures_util::TryStreamExt;
-
 use super::plan::future;
 use super::{Finding, Fsck, Presence, Repair};
 use crate::blob::{BlobKey, Draft};
-use crate::format::{ByteRange, FileHash, XorbHash};
+use crate::format::{FileHash, XorbHash};
 use crate::index::{IndexErrorKind, Ticket, XorbState};
 use crate::service::error::StoreError;
 use crate::service::verify::{Pace, Proven, Verdict, key};
@@ -176,15 +174,9 @@ impl Fsck {
     /// publishes the draft under the same name. The blob may never have been synced, because of a
     /// crash during its upload.
     async fn make_durable(&self, key: BlobKey, proven: &Proven) -> Result<(), StoreError> {
-        let bytes = ByteRange::new(0, proven.serialized_len()).expect("a xorb has at least a chunk");
-        let Some(mut blob) = self.store.blobs.read(key, bytes).await? else { return Ok(()) };
-        let blobs = self.store.blobs.clone();
-        let mut draft = self.store.pool.run(move || blobs.draft()).await?;
-        while let Some(piece) = blob.try_next().await? {
-            let write = move || draft.write(&piece).map(|()| draft);
-            draft = self.store.pool.run(write).await?;
+        if let Some(draft) = self.verifier().copy(key, proven).await? {
+            Draft::publish(draft, key).await?;
         }
-        Draft::publish(draft, key).await?;
         Ok(())
     }
 

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::records::{delete_xorb, file_of, register, remove, upload_as, writer, xorb_of};
-use super::{Moment, Setup, policy_of_gc};
-use crate::blob::BlobStore;
+use super::{Moment, Setup, policy_of_gc, read, upload};
 use crate::blob::records::{RecordStore, Seq};
+use crate::blob::{BlobKey, BlobStore};
 use crate::format::StoreId;
 use crate::format::shard::{Shard, write_upload};
 use crate::format::xorb::BuiltXorb;
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{Collect, FileIndex, Reader, RecordIndex, XorbIndex};
+use crate::index::{
+    Collect, FileIndex, ObjectIndex, ObjectSums, Reader, RecordIndex, RepairIndex, TotalsError, XorbIndex,
+};
 use crate::runtime::clock::Clock;
 use crate::service::gc::{GcAbort, Pace};
 use crate::service::{Gap, Pruning, Server};
@@ -95,9 +97,86 @@ async fn start_restores_half_deleted_xorb_of_unapplied_record() {
     assert!(is_known(&setup, &needed).await);
     // The deletion of xorbs that no record needs is completed.
     assert_eq!(server.store.recover().await.unwrap().rows, 1);
-    assert_eq!(setup.blobs.list().await.unwrap(), [setup.blobs.key_of(needed.xorb().hash())]);
+    assert!(setup.blobs.list_of(garbage.xorb().hash()).await.unwrap().is_empty());
     assert_eq!(setup.index.totals().await.unwrap().xorb_count, 1);
     assert_eq!(server.store.restore_half_deleted().await.unwrap(), 0);
+}
+
+/// A registration that lost a race against a collection, whose process then died: the record
+/// exists, and the row is `Deleting`. Returns the key of the blob.
+async fn delete_half(setup: &Setup, xorb: &BuiltXorb) -> BlobKey {
+    register_half(setup, xorb).await;
+    let (now, hash) = (setup.clock.now(), xorb.xorb().hash());
+    setup.index.condemn_xorbs(vec![hash], now, now).await.unwrap();
+    assert_eq!(setup.index.begin_deletions(vec![hash], now, now).await.unwrap(), [hash]);
+    setup.blobs.key_of(hash)
+}
+
+async fn assert_served(setup: &Setup, xorb: &BuiltXorb) {
+    assert!(is_known(setup, xorb).await);
+    assert_eq!(read(&setup.process(), xorb).await.unwrap().unwrap(), xorb.bytes());
+    assert_eq!(setup.index.totals_drift().await.unwrap(), TotalsError::default());
+}
+
+#[tokio::test]
+async fn a_late_deletion_does_not_hit_a_restored_xorb() {
+    let (setup, needed) = (Setup::new().await, xorb_of(&[0, 1, 2]));
+    let former = delete_half(&setup, &needed).await;
+    let server = setup.process();
+    assert_eq!(server.store.restore_half_deleted().await.unwrap(), 1);
+    assert_eq!(server.store.agree(false).await.unwrap().applied_count, 1);
+    // The request of the process that has ended.
+    setup.blobs.delete(former).await.unwrap();
+    assert_served(&setup, &needed).await;
+    // The former name is not lost either.
+    collect_for_weeks(&setup, &server).await;
+    assert_eq!(setup.blobs.list_of(needed.xorb().hash()).await.unwrap().len(), 1);
+    assert_eq!(setup.index.object_sums().await.unwrap(), ObjectSums::default());
+    assert_served(&setup, &needed).await;
+}
+
+#[tokio::test]
+async fn a_start_that_dies_while_it_restores_a_xorb_is_repeated() {
+    for n in 0.. {
+        let mut died_count = 0;
+        for moment in [Moment::Before, Moment::After] {
+            let (setup, needed) = (Setup::new().await, xorb_of(&[0, 1, 2]));
+            delete_half(&setup, &needed).await;
+            setup.faults.arm(n, moment);
+            died_count += usize::from(setup.process().store.restore_half_deleted().await.is_err());
+            setup.faults.disarm();
+            let server = setup.process();
+            server.store.restore_half_deleted().await.unwrap();
+            assert_eq!(server.store.agree(false).await.unwrap().applied_count, 1, "{n} {moment:?}");
+            server.store.recover().await.unwrap();
+            assert_served(&setup, &needed).await;
+            collect_for_weeks(&setup, &server).await;
+            assert_eq!(setup.blobs.list().await.unwrap().len(), 1, "{n} {moment:?}");
+        }
+        if died_count == 0 {
+            assert!(n >= 6, "{n}");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_interrupted_upload_of_a_deleted_xorb_is_completed() {
+    let (setup, needed) = (Setup::new().await, xorb_of(&[0, 1, 2]));
+    let server = setup.process();
+    let former = delete_half(&setup, &needed).await;
+    setup.blobs.delete(former).await.unwrap();
+    setup.index.forget_xorb(needed.xorb().hash()).await.unwrap();
+    // The blob of this upload is published, and its row is not.
+    setup.faults.arm_at("publish_xorb", Moment::Before);
+    upload(&server, &needed).await.unwrap_err();
+    setup.faults.disarm().unwrap();
+    assert!(matches!(setup.process().store.agree(false).await, Err(Gap::Behind { .. })));
+    let server = setup.process();
+    assert_eq!(server.store.restore_half_deleted().await.unwrap(), 1);
+    assert_eq!(server.store.agree(false).await.unwrap().applied_count, 1);
+    server.store.recover().await.unwrap();
+    assert_served(&setup, &needed).await;
 }
 
 #[tokio::test]

@@ -79,6 +79,10 @@ impl RepairIndex for FaultyIndex {
         self.faults.around("adopt_blob", self.inner.adopt_blob(xorb, ticket, incarnation, now), index_error).boxed()
     }
 
+    fn restore_xorb(&self, xorb: NewXorb, was: Incarnation, ticket: Ticket, now: Timestamp) -> IndexFuture<'_, bool> {
+        self.faults.around("restore_xorb", self.inner.restore_xorb(xorb, was, ticket, now), index_error).boxed()
+    }
+
     fn faulty_files(&self, after: Option<FileHash>) -> IndexFuture<'_, FaultPage> {
         self.faults.around("faulty_files", self.inner.faulty_files(after), index_error).boxed()
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
@@ -78,6 +79,11 @@ impl StoreLock {
         Self { _held: Some(Box::new(held)) }
     }
 }
+
+/// By how much the clock of a server may differ from that of the database, so that those of two
+/// servers differ by a minute at most. Tokens and data URLs that one of them signs are checked by
+/// the others, which accept them for 60 seconds after their expiry.
+pub const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
 
 /// The methods of [`Index`](super::Index) for several servers of one index.
 pub trait StoreLockIndex {

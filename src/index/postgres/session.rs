@@ -29,6 +29,7 @@ use super::PostgresIndex;
 use super::connect::{SILENCE_LIMIT, options};
 use super::failure::map;
 use super::open::first;
+use crate::index::MAX_CLOCK_DIFFERENCE;
 use crate::index::error::{IndexError, IndexErrorKind};
 use crate::runtime::clock::Clock;
 
@@ -43,10 +44,6 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// PostgreSQL has not responded to a statement for so long: the session counts as lost.
 const MAX_SILENCE: Duration = Duration::from_secs(8);
-
-/// The clocks of two servers must not differ by more: tokens and data URLs that one of them signs
-/// are checked by the others, which accept them for 60 seconds after their expiry.
-const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
 
 const OP: &str = "hold the locks of this process";
 

@@ -35,10 +35,12 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 pub use self::execute::Collected;
+use self::plan::before;
 pub use self::plan::{Action, CollectionPlan, PlannedXorb, Retained, Tally};
 use super::error::StoreError;
 use super::{Gap, Store};
 use crate::format::{FileHash, XorbHash};
+use crate::index::MAX_CLOCK_DIFFERENCE;
 use crate::runtime::clock::Timestamp;
 
 /// The minimum grace period. Stock clients remember xorbs that they have uploaded or found by dedup
@@ -61,6 +63,11 @@ const STAGED_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// retention is also longer than the publication of a blob takes, so a pending object of this age
 /// belongs to no running publication.
 pub const OBJECT_RETENTION: Duration = Duration::from_secs(3 * 3600);
+
+/// How far the clock of another server may be ahead: two servers whose clocks differ as much as a
+/// start allows, in opposite directions, and half as much for the time since. A collection measures
+/// hours and weeks.
+const TOLERATED_CLOCK_DIFFERENCE: Duration = MAX_CLOCK_DIFFERENCE.saturating_mul(3);
 
 /// Maximum number of xorbs of one step: its transaction must not hold the lock of the database for
 /// long.
@@ -150,14 +157,17 @@ pub enum GcAbort {
     Store(#[from] StoreError),
 }
 
-impl GcAbort {
-    /// An error if the clock shows an earlier time than one that the index has.
-    fn check_clock(now: Timestamp, seen: Timestamp) -> Result<(), Self> {
-        if now < seen { Err(Self::Clock { now: now.as_millis(), seen: seen.as_millis() }) } else { Ok(()) }
-    }
-}
-
 impl Store {
+    /// An error if the clock shows an earlier time than one that the index has. With several
+    /// servers the time may be of another clock, and some seconds later.
+    fn check_gc_clock(&self, now: Timestamp, seen: Timestamp) -> Result<(), GcAbort> {
+        let tolerated = if self.index.is_shared() { TOLERATED_CLOCK_DIFFERENCE } else { Duration::ZERO };
+        if now < before(seen, tolerated) {
+            return Err(GcAbort::Clock { now: now.as_millis(), seen: seen.as_millis() });
+        }
+        Ok(())
+    }
+
     /// Plans a collection and executes it, and counts both in the metrics.
     ///
     /// # Errors

@@ -211,7 +211,7 @@ impl Store {
     /// See [`GcAbort`].
     pub async fn plan_collection(&self, policy: Policy) -> Result<CollectionPlan, GcAbort> {
         let made = self.clock.now();
-        GcAbort::check_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
+        self.check_gc_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
         // Read the records before the rows. A registration after this moment touches its xorbs, so
         // that they are in their grace period.
         let tail = match self.compare().await {
@@ -227,7 +227,7 @@ impl Store {
             // is later than `made`, although the clock was not set back.
             let now = self.clock.now();
             for life in &lives {
-                GcAbort::check_clock(now, life.since)?;
+                self.check_gc_clock(now, life.since)?;
                 plan.consider(life, &tail);
             }
             let Some(last) = lives.last() else { break };

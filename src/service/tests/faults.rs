@@ -8,6 +8,7 @@ mod register;
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -45,6 +46,8 @@ pub(super) struct Faults {
     held: Arc<Mutex<Option<Hold>>>,
     /// If set, each operation first waits at this gate.
     gate: Option<Gate>,
+    /// Whether the index says that other servers may use it.
+    is_shared: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -96,6 +99,15 @@ impl Faults {
     /// Makes the next operation with this name fail.
     pub(super) fn arm_at(&self, name: &'static str, moment: Moment) {
         *self.plan.lock().unwrap() = Some(Plan { trigger: Trigger::Name(name), moment, failed: None });
+    }
+
+    /// Makes the index say that other servers may use it.
+    pub(super) fn share(&self) {
+        self.is_shared.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_shared.load(Ordering::Relaxed)
     }
 
     /// Makes the next operation with this name wait before it begins.

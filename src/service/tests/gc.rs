@@ -12,6 +12,7 @@ use crate::format::xorb::BuiltXorb;
 use crate::index::{Collect, Ticket, XorbIndex, XorbState};
 use crate::runtime::clock::{Clock, ManualClock, Timestamp};
 use crate::service::access::{Claims, RepoScope};
+use crate::service::gc::compact::MinLive;
 use crate::service::gc::{Action, Collected, GcAbort, MIN_CONDEMNED, MIN_GRACE, Pace, Policy, PolicyError};
 use crate::service::{Form, ReadError, RemoveError, Server, UploadError};
 
@@ -159,6 +160,31 @@ async fn old_plan_spares_xorbs_that_were_used_since() {
     let again = server.store.collect(plan, &Pace::default()).await;
     assert_eq!((again.condemned.count, again.deleted.count, again.spared), (0, 0, 4));
     assert_eq!(setup.blobs.list().await.unwrap().len(), 4);
+}
+
+/// The clocks of two servers of one store differ by some seconds.
+#[tokio::test]
+async fn time_of_another_server_aborts_no_collection() {
+    let (setup, seconds) = (Setup::new().await, Duration::from_secs);
+    let server = setup.process();
+    let now = setup.clock.now();
+    setup.clock.advance(seconds(90));
+    stored("touched by the other one", &server).await;
+    setup.index.record_collection(setup.clock.now()).await.unwrap();
+    setup.clock.set(now);
+    assert!(matches!(server.store.plan_collection(policy()).await, Err(GcAbort::Clock { .. })));
+    setup.faults.share();
+    let collected = server.store.collect_garbage(policy(), &Pace::default()).await.unwrap();
+    assert!(collected.failure.is_none() && !collected.is_stopped, "{collected:?}");
+    server.store.plan_compaction(policy(), MinLive::new(0.5).unwrap()).await.unwrap();
+    setup.clock.set(Timestamp::from_millis(now.as_millis() - 1));
+    assert!(matches!(server.store.plan_collection(policy()).await, Err(GcAbort::Clock { .. })));
+    // Its time counts as it is: nothing is deleted early.
+    setup.clock.set(now);
+    setup.clock.advance(MIN_GRACE);
+    assert!(actions(&server).await.is_empty());
+    setup.clock.advance(seconds(90));
+    assert_eq!(actions(&server).await.len(), 1);
 }
 
 #[tokio::test]

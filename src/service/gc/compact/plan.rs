@@ -182,7 +182,7 @@ impl Store {
     /// See [`GcAbort`].
     pub async fn plan_compaction(&self, policy: Policy, min_live: MinLive) -> Result<CompactionPlan, GcAbort> {
         let made = self.clock.now();
-        GcAbort::check_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
+        self.check_gc_clock(made, self.index.last_collection().await.map_err(StoreError::from)?)?;
         let mut plan = CompactionPlan { made, rewrites: Vec::new(), retained: NotRewritten::default() };
         let idle_since = before(made, policy.grace);
         let (mut found, mut run_count, mut after) = (Vec::new(), 0_usize, None);
@@ -217,7 +217,7 @@ impl Store {
             let lives = self.index.xorb_lives(window.last, LIFE_PAGE_COUNT).await.map_err(StoreError::from)?;
             let now = self.clock.now();
             for life in &lives {
-                GcAbort::check_clock(now, life.since)?;
+                self.check_gc_clock(now, life.since)?;
                 if let XorbLife { hash, state: XorbState::Live | XorbState::Condemned, .. } = *life {
                     let chunks = consider(retained, life, idle_since).then(Chunks::default);
                     window.visible.insert(hash, chunks);

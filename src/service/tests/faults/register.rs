@@ -85,7 +85,7 @@ impl RegisterIndex for FaultyIndex {
 
 impl StoreLockIndex for FaultyIndex {
     fn is_shared(&self) -> bool {
-        self.inner.is_shared()
+        self.faults.is_shared() || self.inner.is_shared()
     }
 
     fn try_lock_store(&self, keys: StoreLockKeys) -> BoxFuture<'_, Result<Option<StoreLock>, IndexError>> {

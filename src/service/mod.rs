@@ -64,10 +64,11 @@ pub(crate) use self::hub::{MAX_CHANGE_COUNT, MAX_METADATA_LEN, MAX_WHOLE_FILE_LE
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
 use self::permits::Permits;
 pub use self::quota::{Holding, MeteredRepo, Quotas, UsageError};
-pub use self::recover::{AbandonedRecords, Recovered};
+pub use self::recover::Recovered;
 pub use self::register::RegisteredShard;
 pub use self::registration_log::{
-    AppendedRecord, Gap, Pruned, Pruning, RebuildError, Rebuilt, Reconciled, Tail, check_owner, has_anything,
+    AbandonedRecords, AppendedRecord, Gap, Pruned, Pruning, RebuildError, Rebuilt, Reconciled, Tail, check_owner,
+    has_anything,
 };
 pub use self::remove::{RemoveError, RemovedFile};
 pub use self::response_budget::ResponseBudget;

@@ -42,6 +42,11 @@ pub(in crate::cli) fn of_gap(location: &StoreLocation, gap: Gap) -> anyhow::Erro
                  a loss, restore both from backups (docs/postgresql.md)"
             )
         }
+        (gap @ Gap::RecordsMissing { .. }, Some(_)) if location.s3.is_some() => anyhow!(
+            "{gap}; restore the objects shards/ of {}, or remove all of them and its object complete: the next \
+             start of zorb serve then writes them again from the index",
+            location.describe_blobs()
+        ),
         (Gap::Store(error), Some(_)) => explain(location, error.into()),
         (gap, Some(_)) => of_gap_in_directory(data_dir, gap),
     }

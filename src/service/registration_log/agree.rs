@@ -231,46 +231,6 @@ impl Store {
         Ok(Reconciled { is_new, applied_count: tail.len() })
     }
 
-    /// Several servers, of which this one is the first: settles the records of changes that the
-    /// servers before have not made. Those of the tail are closed, and the caller applies them. The
-    /// others are removed, and so are removals of the tail: another server may have acknowledged a
-    /// registration of the file meanwhile, which changed nothing and has no record.
-    ///
-    /// If the tail shows that the database was set back, none is removed: the changes of all of
-    /// them may have been acknowledged.
-    async fn settle_open(&self, tail: &mut Tail) -> Result<(), StoreError> {
-        let open = self.index.abandoned_records().await?;
-        let mut was_set_back = false;
-        for seq in &tail.seqs {
-            // A part is closed without being applied.
-            was_set_back |= !open.contains(&seq.number()) && !self.is_partial_record(*seq).await?;
-        }
-        let mut to_close = Vec::new();
-        for seq in open.into_iter().map(Seq::new) {
-            let is_to_apply = tail.seqs.contains(&seq) && !self.would_remove(seq).await?;
-            if was_set_back || is_to_apply || !self.remove_abandoned(seq).await? {
-                to_close.push(seq);
-            } else {
-                // It stays open, because its request may still be under way.
-                tail.seqs.retain(|of_tail| *of_tail != seq);
-            }
-        }
-        // Before they are applied: the record of an applied change that is open would be removed by
-        // the next start. After the removals: with some of the tail closed and not applied, the
-        // next start takes the database for one that was set back, and removes nothing.
-        for seq in to_close {
-            self.index.close_record(seq.number()).await?;
-        }
-        Ok(())
-    }
-
-    /// Whether a record is the removal of a claim that the index has.
-    async fn would_remove(&self, seq: Seq) -> Result<bool, StoreError> {
-        let Some(Ok(Record::Remove { file, repo, .. })) = self.read_record(seq).await? else { return Ok(false) };
-        let readers = self.index.readers_of(file).await?;
-        Ok(readers.iter().any(|(reader, _)| repo.as_ref().is_none_or(|repo| repo == reader)))
-    }
-
     /// Compares what the index has applied with the stored records.
     async fn compare_records(&self, mark: &StoreMark) -> Result<Tail, Gap> {
         // The records are not marked as complete if the store is from an earlier version or from a

@@ -277,11 +277,12 @@ impl Store {
             record.refs = refs.into_iter().map(|named| (named.name, Some(named.target))).collect();
             record.parts = groups.last.into();
             let last = self.append_parts(record).await?;
-            self.index.set_hub_repo_recorded(id).await?;
-            // The index has applied the record, since it was made from it.
+            // The index has applied the record, since it was made from it. This also closes the
+            // record, which a first start after a crash would remove otherwise.
             if let Some(store) = self.index.store_mark().await?.id {
                 self.index.set_store(store, Some(last.number())).await?;
             }
+            self.index.set_hub_repo_recorded(id).await?;
         }
         Ok(())
     }

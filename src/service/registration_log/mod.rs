@@ -38,6 +38,7 @@ mod rebuild;
 mod rebuilt;
 mod record;
 mod replay;
+mod settle;
 mod tail;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -51,6 +52,7 @@ pub(super) use self::hub::HubChange;
 pub use self::prune::{Pruned, Pruning};
 pub use self::rebuilt::{RebuildError, Rebuilt};
 use self::record::{Record, Registered};
+pub use self::settle::AbandonedRecords;
 pub use self::tail::Tail;
 use super::Store;
 use super::error::StoreError;

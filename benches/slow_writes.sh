@@ -6,7 +6,8 @@
 #
 # ROUNDS is 1. FILTER selects among the tests of tests/it, for instance `steps::`; with a FILTER, no bench runs.
 # Times are in milliseconds: from BEGIN to the end of COMMIT, and without COMMIT, which waits for
-# the disk. Transactions below 20 ms are not recorded.
+# the disk. Transactions below 20 ms are not recorded. After several rounds the medians are printed:
+# an operation that was below 20 ms in most of them has a 0.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,38 +15,64 @@ rounds=${1:-1}
 filter=${2:-}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+failures=()
 
-# report NAME: the longest of each operation, the longest first.
-report() {
-  printf '\n%s: %s transactions over 20 ms\n' "$1" "$(wc -l <"$scratch/writes")"
-  printf '%10s %10s %6s  %s\n' whole statements count operation
+# longest FILE: the longest transaction of each operation, with and without its commit.
+longest() {
   awk -F '\t' '
     { statements = $1 - $2; count[$3]++ }
     $1 > whole[$3] { whole[$3] = $1 }
     statements > longest[$3] { longest[$3] = statements }
-    END { for (op in count) printf "%10.1f %10.1f %6d  %s\n", whole[op], longest[op], count[op], op }
-  ' "$scratch/writes" | sort -rn
+    END { for (op in count) printf "%.1f\t%.1f\t%d\t%s\n", whole[op], longest[op], count[op], op }
+  ' "$1" | sort -rn
 }
 
-# record NAME COMMAND...: runs it with the recording on. A failure is reported after the figures.
+# record PART COMMAND...: runs it with the recording on, and prints the longest. Continues after a failure, which a
+# bench reports for a long transaction, too.
 record() {
-  local name=$1 failed=0
+  local part=$1 writes
+  writes=$scratch/$round-${1//\//_}
   shift
-  : >"$scratch/writes"
-  ZORB_TEST_SLOW_WRITES=$scratch/writes "$@" >"$scratch/output" 2>&1 || failed=$?
-  report "$name"
-  if ((failed)); then
+  : >"$writes"
+  if ! ZORB_TEST_SLOW_WRITES=$writes "$@" >"$scratch/output" 2>&1; then
+    failures+=("round $round: $part")
     tail -n 30 "$scratch/output"
-    echo "$name failed"
-    exit "$failed"
   fi
+  printf '\n%s, round %s: %s transactions over 20 ms\n' "$part" "$round" "$(wc -l <"$writes")"
+  printf '%10s %10s %6s  %s\n' whole statements count operation
+  longest "$writes" | awk -F '\t' '{ printf "%10.1f %10.1f %6d  %s\n", $1, $2, $3, $4 }'
 }
 
+# medians PART: of the rounds.
+medians() {
+  local file
+  printf '\n%s, medians of %s rounds\n%10s %10s  %s\n' "$1" "$rounds" whole statements operation
+  for file in "$scratch"/*-"${1//\//_}"; do longest "$file"; done | awk -F '\t' -v rounds="$rounds" '
+    function median(values, op,   sorted, n, i, j, t) {
+      n = split(values[op], sorted, " ")
+      while (n < rounds) sorted[++n] = 0
+      for (i = 1; i < n; i++)
+        for (j = i + 1; j <= n; j++)
+          if (sorted[j] + 0 < sorted[i] + 0) { t = sorted[i]; sorted[i] = sorted[j]; sorted[j] = t }
+      return sorted[int((n + 1) / 2)]
+    }
+    { whole[$4] = whole[$4] " " $1; statements[$4] = statements[$4] " " $2 }
+    END { for (op in whole) printf "%10.1f %10.1f  %s\n", median(whole, op), median(statements, op), op }
+  ' | sort -rn
+}
+
+parts=("tests/it, in a debug build" "benches/gc" "tests of registrations in steps, in a release build")
 for ((round = 1; round <= rounds; round++)); do
-  echo "round $round of $rounds"
-  record "tests/it, in a debug build" cargo test --locked --features full-tests --test it -- "$filter"
+  record "${parts[0]}" cargo test --locked --features full-tests --test it -- "$filter"
   [[ -z $filter ]] || continue
-  record "benches/gc" cargo bench --locked --features full-tests --bench gc
-  record "tests of registrations in steps, in a release build" \
-    cargo test --locked --release --features full-tests --test it -- steps::small
+  record "${parts[1]}" cargo bench --locked --features full-tests --bench gc
+  record "${parts[2]}" cargo test --locked --release --features full-tests --test it -- steps::small
 done
+[[ -z $filter ]] || parts=("${parts[0]}")
+if ((rounds > 1)); then
+  for part in "${parts[@]}"; do medians "$part"; done
+fi
+if ((${#failures[@]})); then
+  printf 'failed: %s\n' "${failures[@]}"
+  exit 1
+fi

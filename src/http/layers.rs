@@ -106,11 +106,12 @@ impl Drop for InFlight<'_> {
         let code = self.outcome.as_ref().map(|outcome| outcome.code);
         metrics.requests_in_flight.dec();
         let elapsed_ms = millis(elapsed);
-        // A server error is logged as info here, because its cause was logged as an error already.
+        // A failure of the server is logged as info here. If it has a cause that the client does
+        // not get, that was logged as an error already.
         self.span.in_scope(|| match (status, self.method) {
             (CLIENT_LEFT, _) => tracing::info!(elapsed_ms, "the client disconnected before the response"),
             // Why an upload was refused: the operator reads what the client has got.
-            (400..500, "POST" | "PUT") => {
+            (400.., "POST" | "PUT") => {
                 let detail = self.outcome.as_ref().map(|outcome| shown(&outcome.detail));
                 tracing::info!(status, code, detail, elapsed_ms, "responded");
             }

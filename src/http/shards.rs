@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use tracing::Span;
 
 use super::AppState;
 use super::audit::AuditContext;
@@ -22,6 +23,7 @@ use super::error::Problem;
 use super::sending::RequestContext;
 use super::wire::RegisteredJson;
 use crate::runtime::fair::Tenant;
+use crate::runtime::telemetry::shown;
 use crate::service::access::Claims;
 use crate::service::{ReceivedShard, RegisterError, RegisteredShard, UploadError};
 
@@ -60,27 +62,28 @@ pub(super) async fn register_events(
     context: AuditContext,
     body: Body,
 ) -> Result<Response<Body>, Problem> {
+    let span = Span::current();
     let mut registering = begin(state, claims, tenant, body).await?;
     let first = match timeout(QUIET, &mut registering).await {
         // Xet clients show the message of an error event to the user. Of a response with a
         // failure status they show only the number.
-        Ok(Err(error @ RegisterError::OverQuota(_))) => Progress::Done(error_event(error, &context)),
+        Ok(Err(error @ RegisterError::OverQuota(_))) => Progress::Done(error_event(error, &context, &span)),
         Ok(result) => Progress::Done(result_event(result?)),
         Err(_) => Progress::Running(registering),
     };
     // While the registration runs, a keep-alive event is sent at intervals. Its numbers are
     // required (spec 5.6), but have no meaning here.
-    let events = unfold((first, context), |(progress, context)| async {
+    let events = unfold((first, context, span), |(progress, context, span)| async {
         let (event, next) = match progress {
             Progress::Over => return None,
             Progress::Done(event) => (event, Progress::Over),
             Progress::Running(mut registering) => match timeout(HEARTBEAT, &mut registering).await {
                 Err(_) => (json!({ "type": "validating", "verified": 0, "total": 1 }), Progress::Running(registering)),
                 Ok(Ok(shard)) => (result_event(shard), Progress::Over),
-                Ok(Err(error)) => (error_event(error, &context), Progress::Over),
+                Ok(Err(error)) => (error_event(error, &context, &span), Progress::Over),
             },
         };
-        Some((Ok::<_, Infallible>(Bytes::from(format!("{event}\n"))), (next, context)))
+        Some((Ok::<_, Infallible>(Bytes::from(format!("{event}\n"))), (next, context, span)))
     });
     let mut response = Response::new(Body::from_stream(events));
     let headers = response.headers_mut();
@@ -116,8 +119,12 @@ fn result_event(shard: RegisteredShard) -> Value {
     json!({ "type": "result", "result": u8::from(shard.was_new) })
 }
 
-fn error_event(error: RegisterError, context: &AuditContext) -> Value {
+/// The event of a registration that has failed. Its line `responded` has the status 200, so it has
+/// a line of its own in the log.
+fn error_event(error: RegisterError, context: &AuditContext, span: &Span) -> Value {
     let problem = Problem::from(error);
+    let (code, detail) = (problem.code().as_str(), shown(problem.detail()));
+    span.in_scope(|| tracing::info!(code, detail, "the registration failed after its response began"));
     context.failed_late(problem.code().as_str());
     json!({ "type": "error", "message": problem.detail(), "code": problem.code().as_str(), "retryable": problem.is_retryable() })
 }

@@ -233,6 +233,12 @@ async fn event_stream_ends_with_the_quota_error_and_its_remedy() {
     let sentence = event["message"].as_str().expect("a sentence");
     assert!(sentence.contains("acme/bert uses 1 of 1 files, and this would add 1."), "{sentence}");
     assert_eq!(store.used(&writer).await[0], 1);
+    // The line of the response has the status 200, so the operator finds the reason in another one.
+    let log = store.server.log();
+    let line = log.lines().find(|line| line.contains("the registration failed after its response began"));
+    let line = line.unwrap_or_else(|| panic!("no line: {log}"));
+    assert!(line.contains("quota_exceeded") && line.contains("acme/bert uses 1 of 1 files"), "{line}");
+    assert!(line.contains("path=/v2/shards") || line.contains("path=\"/v2/shards\""), "{line}");
     // The other refusals have a status still. This repository has room for the file.
     let spoilt = shard.with_wrong_proof();
     let other = store.writer("acme/other");

@@ -57,9 +57,12 @@ pub const MAX_SHARD_LEN: u64 = 80 << 20;
 
 /// Files of one shard, at most (spec 4.10). A limit of zorb, not of the protocol: each file takes
 /// memory while the shard is registered. Clients stay below it. Their shards have about 64 MiB, so
-/// at most 466 000 files if each has one term with its range hash. Stored records have this limit,
-/// too: a lower one makes old records unreadable.
+/// at most 466 000 files if each has one term with its range hash.
 pub const MAX_SHARD_FILE_COUNT: usize = 500_000;
+
+/// Files of one stored shard, at most (spec 4.10): the highest limit for uploads that any version
+/// of zorb had. A lower one makes old records unreadable.
+pub const MAX_STORED_SHARD_FILE_COUNT: usize = 500_000;
 
 /// Chunks that all terms of one shard may name together, at most: 2 TiB in chunks of mean length. A
 /// limit of zorb, not of the protocol (spec 4.10).
@@ -72,6 +75,7 @@ pub const MAX_SHARD_TERM_CHUNK_COUNT: u64 = 32 << 20;
 /// 8 KiB (spec 2).
 pub const MIN_CHUNK_RAW_LEN: u32 = 8_192;
 
+const _: () = assert!(MAX_SHARD_FILE_COUNT <= MAX_STORED_SHARD_FILE_COUNT, "what is uploaded is stored");
 const _: () = assert!(MAX_XORB_BODY_LEN == 67_502_176, "spec 3.6 states this sum");
 const _: () = assert!(MAX_CHUNK_RAW_LEN < 1 << 24 && MAX_CHUNK_PAYLOAD_LEN < 1 << 24, "lengths are 24-bit fields");
 const _: () = assert!(MAX_XORB_BODY_LEN < u32::MAX as u64, "layouts keep offsets in 32 bits");

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 use xet_format::FileHash;
-use xet_format::limits::MAX_SHARD_LEN;
+use xet_format::limits::{MAX_SHARD_FILE_COUNT, MAX_SHARD_LEN};
 use xet_format::shard::{CasInfo, FileInfo, Shard, write_upload};
 
 use super::{PushError, PushWatch, RetriesOnly};
@@ -75,10 +75,12 @@ impl Shards {
         self.done
     }
 
-    /// Begins a new shard if `open` has not enough space for `len` more bytes.
+    /// Begins a new shard if `open` has not enough space for `len` more bytes, or has as many files
+    /// as a shard may have.
     fn grow(&mut self, len: u64) {
         // The shard also has a header and two section ends: three records.
-        if self.len > 0 && self.len + len > TARGET_SHARD_LEN - 3 * RECORD_LEN {
+        let is_full = self.len > 0 && self.len + len > TARGET_SHARD_LEN - 3 * RECORD_LEN;
+        if is_full || self.open.files.len() == MAX_SHARD_FILE_COUNT {
             self.done.push(mem::take(&mut self.open));
             self.len = 0;
         }

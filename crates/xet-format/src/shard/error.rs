@@ -2,9 +2,7 @@
 
 use thiserror::Error;
 
-use crate::limits::{
-    MAX_CHUNK_RAW_LEN, MAX_SHARD_FILE_COUNT, MAX_SHARD_TERM_CHUNK_COUNT, MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN,
-};
+use crate::limits::{MAX_CHUNK_RAW_LEN, MAX_SHARD_TERM_CHUNK_COUNT, MAX_XORB_CHUNK_COUNT, MAX_XORB_RAW_LEN};
 use crate::reader::{OutOfBytes, TrailingBytes};
 
 /// Where bytes stop being a shard, and why.
@@ -84,8 +82,11 @@ pub enum Kind {
     #[error("the shard has no footer")]
     FooterAbsent,
     /// The shard has more files than a shard may have.
-    #[error("a shard has at most {MAX_SHARD_FILE_COUNT} files")]
-    TooManyFiles,
+    #[error("a shard has at most {limit} files")]
+    TooManyFiles {
+        /// The limit.
+        limit: usize,
+    },
     /// The header announces no footer, but bytes follow the second section.
     #[error("{count} bytes after the end")]
     TrailingBytes {
@@ -201,9 +202,10 @@ impl Kind {
         match self {
             Self::Truncated { .. } => Class::Truncated,
             Self::Version { .. } | Self::FooterVersion { .. } | Self::FileFlags { .. } => Class::Unsupported,
-            Self::XorbChunkCount { .. } | Self::XorbTooLarge { .. } | Self::TooManyFiles | Self::TooManyTermChunks => {
-                Class::Limit
-            }
+            Self::XorbChunkCount { .. }
+            | Self::XorbTooLarge { .. }
+            | Self::TooManyFiles { .. }
+            | Self::TooManyTermChunks => Class::Limit,
             _ => Class::Malformed,
         }
     }
@@ -217,7 +219,7 @@ impl Kind {
             Self::Version { .. } => "shard_version",
             Self::FooterLen { .. } => "shard_footer_len",
             Self::FooterAbsent => "shard_footer_absent",
-            Self::TooManyFiles => "shard_too_many_files",
+            Self::TooManyFiles { .. } => "shard_too_many_files",
             Self::TrailingBytes { .. } => "shard_trailing_bytes",
             Self::FooterVersion { .. } => "shard_footer_version",
             Self::FooterOffset { .. } => "shard_footer_offset",

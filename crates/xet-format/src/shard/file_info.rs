@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::error::{Kind, ParseError};
 use super::{BOOKEND, RECORD_LEN, Sha256};
-use crate::limits::{MAX_CHUNK_RAW_LEN, MAX_SHARD_FILE_COUNT, MAX_SHARD_TERM_CHUNK_COUNT, MAX_XORB_CHUNK_COUNT};
+use crate::limits::{MAX_CHUNK_RAW_LEN, MAX_SHARD_TERM_CHUNK_COUNT, MAX_XORB_CHUNK_COUNT};
 use crate::reader::Reader;
 use crate::{ChunkRange, FileHash, RangeHash, XorbHash};
 
@@ -64,9 +64,9 @@ impl Term {
     }
 }
 
-/// Reads the file section up to and including its bookend. A second entry of a file is checked like
-/// any other and then dropped.
-pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, ParseError> {
+/// Reads the file section up to and including its bookend, with at most `limit` files. A second
+/// entry of a file is checked like any other and then dropped.
+pub(super) fn parse_section(reader: &mut Reader<'_>, limit: usize) -> Result<Vec<FileInfo>, ParseError> {
     let mut files: Vec<FileInfo> = Vec::new();
     let mut seen = HashSet::new();
     // Whether the first file has range hashes: then all must have them, else none may.
@@ -79,8 +79,8 @@ pub(super) fn parse_section(reader: &mut Reader<'_>) -> Result<Vec<FileInfo>, Pa
         if hash == BOOKEND {
             return Ok(files);
         }
-        if files.len() == MAX_SHARD_FILE_COUNT {
-            return Err(Kind::TooManyFiles.at(start));
+        if files.len() == limit {
+            return Err(Kind::TooManyFiles { limit }.at(start));
         }
         let flags = header.u32()?;
         let term_count = header.u32()?;

@@ -5,6 +5,7 @@ use super::error::{Kind, ParseError};
 use super::header::{self, FooterMode};
 use super::{CasInfo, RECORD_LEN, Shard, cas_info, file_info, footer};
 use crate::HmacKey;
+use crate::limits::{MAX_SHARD_FILE_COUNT, MAX_STORED_SHARD_FILE_COUNT};
 use crate::reader::Reader;
 
 /// Reads a shard from the first byte to the last.
@@ -23,7 +24,7 @@ use crate::reader::Reader;
 /// The bytes are not a well-formed shard of version 2, or end before the shard does. Without an
 /// announced footer, bytes after the second section are an error, too.
 pub fn parse(bytes: &[u8]) -> Result<Shard, ParseError> {
-    parse_with(bytes, DuplicatePolicy::Refused)
+    parse_with(bytes, MAX_SHARD_FILE_COUNT, DuplicatePolicy::Refused)
 }
 
 /// Like [`parse`], for a shard that is stored already. Earlier versions of zorb accepted and stored
@@ -31,15 +32,16 @@ pub fn parse(bytes: &[u8]) -> Result<Shard, ParseError> {
 ///
 /// # Errors
 ///
-/// Those of [`parse`], except for a xorb that is listed twice.
+/// Those of [`parse`], except for a xorb that is listed twice, and with a limit of files of its
+/// own.
 pub fn parse_stored(bytes: &[u8]) -> Result<Shard, ParseError> {
-    parse_with(bytes, DuplicatePolicy::Dropped)
+    parse_with(bytes, MAX_STORED_SHARD_FILE_COUNT, DuplicatePolicy::Dropped)
 }
 
-fn parse_with(bytes: &[u8], duplicates: DuplicatePolicy) -> Result<Shard, ParseError> {
+pub(super) fn parse_with(bytes: &[u8], file_limit: usize, duplicates: DuplicatePolicy) -> Result<Shard, ParseError> {
     let mut reader = Reader::new(bytes);
     let footer = header::parse(&mut reader)?;
-    let files = file_info::parse_section(&mut reader)?;
+    let files = file_info::parse_section(&mut reader, file_limit)?;
     let xorbs = cas_info::parse_section(&mut reader, duplicates)?;
     match footer {
         FooterMode::Absent => reader.finish()?,
@@ -78,7 +80,7 @@ pub fn parse_dedup_response(bytes: &[u8]) -> Result<DedupShard, ParseError> {
         // The length of the footer is the last field of the header.
         return Err(Kind::FooterAbsent.at(RECORD_LEN.saturating_sub(8)));
     }
-    file_info::parse_section(&mut reader)?;
+    file_info::parse_section(&mut reader, MAX_STORED_SHARD_FILE_COUNT)?;
     let xorbs = cas_info::parse_section(&mut reader, DuplicatePolicy::Dropped)?;
     let footer::FooterFields { key, created_unix_secs, key_expires_unix_secs } = footer::parse(reader)?;
     Ok(DedupShard { xorbs, key, created_unix_secs, key_expires_unix_secs })

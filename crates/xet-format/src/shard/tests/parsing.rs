@@ -1,6 +1,8 @@
 //! Which shards the parser accepts, and which error it returns for the others.
 
 use super::support::{bookend, check_refused, footer, header, record, sample, shard_of, term, xorb};
+use crate::shard::cas_info::DuplicatePolicy;
+use crate::shard::parse::parse_with;
 use crate::shard::{CasChunk, Class, FileInfo, Kind, Shard, Term, parse, parse_stored, write_upload};
 use crate::{ChunkRange, FileHash, RangeHash, XorbHash};
 
@@ -331,6 +333,21 @@ fn parsed_value_takes_at_most_three_times_its_bytes() {
 }
 
 #[test]
+fn files_beyond_the_limit_are_refused_where_they_begin() {
+    let file = |byte: u8| [record(byte, [0, 1, 0, 0]), record(9, [0, 10, 0, 1])];
+    let bytes = shard_of(&[file(1), file(2), file(3)].concat(), &[]);
+    for limit in 0..5 {
+        let parsed = parse_with(&bytes, limit, DuplicatePolicy::Refused);
+        if limit < 3 {
+            let error = parsed.unwrap_err();
+            assert_eq!((error.kind, error.offset), (Kind::TooManyFiles { limit }, FIRST + 96 * limit as u64));
+        } else {
+            assert_eq!(parsed.unwrap().files.len(), 3);
+        }
+    }
+}
+
+#[test]
 fn classes_and_names_are_stable_and_no_name_is_used_twice() {
     let kinds = [
         (Kind::Truncated { wanted: 1, left: 0 }, Class::Truncated, "shard_truncated"),
@@ -338,7 +355,7 @@ fn classes_and_names_are_stable_and_no_name_is_used_twice() {
         (Kind::Version { found: 3 }, Class::Unsupported, "shard_version"),
         (Kind::FooterLen { found: 1 }, Class::Malformed, "shard_footer_len"),
         (Kind::FooterAbsent, Class::Malformed, "shard_footer_absent"),
-        (Kind::TooManyFiles, Class::Limit, "shard_too_many_files"),
+        (Kind::TooManyFiles { limit: 1 }, Class::Limit, "shard_too_many_files"),
         (Kind::TooManyTermChunks, Class::Limit, "shard_too_many_term_chunks"),
         (Kind::TrailingBytes { count: 1 }, Class::Malformed, "shard_trailing_bytes"),
         (Kind::FooterVersion { found: 2 }, Class::Unsupported, "shard_footer_version"),

@@ -59,10 +59,11 @@ pub(super) struct RebuildArgs {
     output: OutputArgs,
 }
 
-/// The record with `--json`.
+/// The record with `--json`, also of `zorb db rebuild`.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
-    data_dir: &'a str,
+    #[serde(flatten)]
+    place: Place<'a>,
     xorbs: u64,
     serialized_len: u64,
     records: u64,
@@ -70,7 +71,16 @@ struct Record<'a> {
     damaged_records: u64,
     left_out: u64,
     left_out_hub: u64,
-    old_index: Option<String>,
+}
+
+/// The rebuilt index.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Place<'a> {
+    /// The one of this data directory, and the name of the old one.
+    Directory { data_dir: &'a str, old_index: Option<&'a str> },
+    /// The one in this database.
+    Database { database: &'a str },
 }
 
 pub(super) fn run(command: IndexCommand) -> anyhow::Result<()> {
@@ -115,7 +125,9 @@ pub(super) fn rebuild_at(args: RebuildArgs, clock: &Arc<dyn Clock>) -> anyhow::R
     // The id is written after the index, as at the first start of a server. If this process is
     // killed before, the next start writes it.
     remote::run(identify(&data_dir, &rebuilt))?;
-    report(&data_dir, &rebuilt, old.as_deref(), &output)?;
+    let old = old.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy());
+    let place = Place::Directory { data_dir: &data_dir.to_string_lossy(), old_index: old.as_deref() };
+    report(place, &rebuilt, &output)?;
     Ok(rebuilt)
 }
 
@@ -227,11 +239,14 @@ fn open_store(
     Ok(Store::new(&Settings { verify_worker_count: workers, layout_cache_len: LAYOUT_CACHE_LEN, ..settings }))
 }
 
-fn report(data_dir: &Path, rebuilt: &Rebuilt, old: Option<&Path>, output: &Output) -> anyhow::Result<()> {
-    let directory = data_dir.to_string_lossy();
-    let old = old.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+/// Prints the result.
+///
+/// # Errors
+///
+/// Something was damaged or left out.
+pub(super) fn report(place: Place<'_>, rebuilt: &Rebuilt, output: &Output) -> anyhow::Result<()> {
     output.record(&Record {
-        data_dir: &directory,
+        place,
         xorbs: rebuilt.xorb_count,
         serialized_len: rebuilt.serialized_len,
         records: rebuilt.record_count,
@@ -239,12 +254,17 @@ fn report(data_dir: &Path, rebuilt: &Rebuilt, old: Option<&Path>, output: &Outpu
         damaged_records: rebuilt.damaged_record_count,
         left_out: rebuilt.left_out_count,
         left_out_hub: rebuilt.left_out_hub_count,
-        old_index: old.clone(),
     })?;
     let (xorbs, records) = (Count(rebuilt.xorb_count, "xorb"), Count(rebuilt.record_count, "record"));
-    let old_index = old.map_or_else(String::new, |old| format!("; the old index is {old}"));
+    let (index, old_index) = match place {
+        Place::Directory { data_dir, old_index: None } => (format!("of {data_dir}"), String::new()),
+        Place::Directory { data_dir, old_index: Some(old) } => {
+            (format!("of {data_dir}"), format!("; the old index is {old}"))
+        }
+        Place::Database { database } => (format!("in {database}"), String::new()),
+    };
     let len = Size(rebuilt.serialized_len);
-    output.line(format_args!("rebuilt the index of {directory}: {xorbs}, {len}, from {records}{old_index}"))?;
+    output.line(format_args!("rebuilt the index {index}: {xorbs}, {len}, from {records}{old_index}"))?;
     if rebuilt.has_problems() {
         let damaged = Count(rebuilt.damaged_xorb_count, "xorb");
         let (records, left) = (Count(rebuilt.damaged_record_count, "record"), rebuilt.left_out_count);

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::cli::{Directory, Ran};
-use crate::support::backend::{BUCKET, Backend};
+use crate::support::backend::Backend;
 use crate::support::{
     Client, Promise, Response, Start, TestServer, Xorb, check_promise, eventually, many_files, read_file, register,
     rng, sha256_of, shard_of, upload_shard,
@@ -34,6 +34,7 @@ const ROUND_COUNT: usize = 20;
 /// Clients of each server while servers are killed.
 const CLIENT_COUNT: usize = 2;
 
+mod rebuild;
 mod records;
 
 /// Servers of one store, each with a data directory of its own, as on machines of their own.
@@ -422,23 +423,10 @@ async fn killed_servers_lose_nothing_that_was_acknowledged() {
     let ran = fleet.zorb(&["fsck", "--deep", "--data-dir", data_dir.to_str().unwrap()]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     // The records say the same of what was acknowledged, in their order: an index is rebuilt from them.
-    let rebuilt = fleet.directory.path("rebuilt");
-    export(&fleet.backend, &rebuilt);
-    let ran = zorb(&["index", "rebuild", "--data-dir", rebuilt.to_str().unwrap()], &[]);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    let server = Start::default().data_dir(&rebuilt).start();
+    rebuild::rebuild(&mut fleet).await;
+    let server = fleet.server(0);
     for (hash, known) in &files {
         check_promise(&server.client(), hash, &known.contents, known.promise).await;
-    }
-}
-
-/// Writes the objects of a store into a data directory, which has the same layout.
-fn export(backend: &Backend, data_dir: &Path) {
-    for name in backend.names("") {
-        let bytes = backend.s3().object(BUCKET, &backend.name(&name)).unwrap();
-        let path = data_dir.join(if name == "complete" { "shards/complete" } else { &name });
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, bytes).unwrap();
     }
 }
 

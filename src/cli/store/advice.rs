@@ -39,7 +39,7 @@ pub(in crate::cli) fn of_gap(location: &StoreLocation, gap: Gap) -> anyhow::Erro
             let (database, blobs) = (postgres::describe(url), location.describe_blobs());
             anyhow!(
                 "{gap}; check that {blobs} and database_url (PostgreSQL {database}) name the same store; after \
-                 a loss, restore both from backups (docs/postgresql.md)"
+                 a loss of the database, zorb db rebuild fills a new one (docs/postgresql.md)"
             )
         }
         (gap @ Gap::RecordsMissing { .. }, Some(_)) if location.s3.is_some() => anyhow!(

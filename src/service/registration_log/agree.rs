@@ -262,7 +262,7 @@ impl Store {
     }
 
     /// Whether the index has any xorb, or an unfinished upload or deletion.
-    async fn has_rows(&self) -> Result<bool, StoreError> {
+    pub(super) async fn has_rows(&self) -> Result<bool, StoreError> {
         Ok(self.index.totals().await?.xorb_count > 0 || !self.index.unfinished_xorbs().await?.is_empty())
     }
 

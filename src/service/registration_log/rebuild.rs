@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use thiserror::Error;
 
 use super::agree::new_store_id;
@@ -22,7 +22,7 @@ use super::replay::Replay;
 use crate::blob::BlobKey;
 use crate::blob::records::Seq;
 use crate::format::XorbHash;
-use crate::index::Ticket;
+use crate::index::{RepoKind, Ticket};
 use crate::service::Store;
 use crate::service::archive::Watch;
 use crate::service::error::StoreError;
@@ -31,6 +31,9 @@ use crate::service::verify::{BlobVerifier, Damage, Pace, Verdict};
 /// Blobs that are read at once. Each has some MiB in memory, and the workers alternate between
 /// them.
 const IN_FLIGHT_COUNT: usize = 8;
+
+/// Blobs whose lengths are asked for at once.
+const HEAD_COUNT: usize = 32;
 
 /// A blob that does not match its name.
 #[derive(Debug, Error)]
@@ -42,7 +45,8 @@ pub(super) struct DamagedBlob {
 }
 
 impl Store {
-    /// Fills the index of this store, which must be new and unused, from blobs and records.
+    /// Fills the index of this store, which must be new ([`has_index`](Self::has_index)), from
+    /// blobs and records. No other process may use the store meanwhile.
     ///
     /// # Errors
     ///
@@ -61,15 +65,40 @@ impl Store {
         Ok(rebuilt)
     }
 
+    /// Whether the index has an id, a xorb, a file or a repository of the Hub. Then it is not new:
+    /// a store uses it, or a rebuild was interrupted.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn has_index(&self) -> Result<bool, StoreError> {
+        let index = &self.index;
+        if self.has_rows().await? || index.store_mark().await?.id.is_some() {
+            return Ok(true);
+        }
+        for kind in RepoKind::ALL {
+            if !index.list_hub_repos(kind, None, i64::MAX, 1).await?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(!index.file_records(None).await?.is_empty() || index.next_deleted_hub_repo(0).await?.is_some())
+    }
+
     /// Verifies all blobs, and gives one sound blob of each xorb a row.
     async fn adopt_all(&self, watch: &Arc<dyn Watch>, rebuilt: &mut Rebuilt) -> Result<(), StoreError> {
         let (mut blobs, mut total) = (HashMap::<XorbHash, Vec<(BlobKey, u64)>>::new(), 0_u64);
-        for key in self.blobs.list().await? {
+        let keys = self.blobs.list().await?;
+        // Several at once, because each is a request if the blobs are in a bucket.
+        let mut lens = stream::iter(keys)
+            .map(|key| async move { Ok::<_, StoreError>((key, self.blobs.head(key).await?)) })
+            .buffer_unordered(HEAD_COUNT);
+        while let Some((key, len)) = lens.try_next().await? {
             // If the blob no longer exists, it was deleted since it was listed.
-            let Some(len) = self.blobs.head(key).await? else { continue };
+            let Some(len) = len else { continue };
             blobs.entry(key.xorb_hash()).or_default().push((key, len));
             total = total.saturating_add(len);
         }
+        drop(lens);
         watch.total(total);
         let mut adopted = stream::iter(blobs.into_values())
             .map(|blobs| async move {

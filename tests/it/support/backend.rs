@@ -66,8 +66,13 @@ impl Backend {
 
     /// This store with another setting.
     pub fn set(mut self, key: &'static str, value: &str) -> Self {
-        self.settings.insert(key, value.to_owned());
+        self.change(key, value.to_owned());
         self
+    }
+
+    /// Changes a setting.
+    pub fn change(&mut self, key: &'static str, value: String) {
+        self.settings.insert(key, value);
     }
 
     /// Variables for the environment of a process.

@@ -55,6 +55,7 @@ pub(super) const POSTGRES: Migrations = &[
     (5, "hub_sweep", include_str!("../../migrations/postgres/0005_hub_sweep.sql")),
     (6, "hub_former_names", include_str!("../../migrations/postgres/0006_hub_former_names.sql")),
     (7, "servers", include_str!("../../migrations/postgres/0007_servers.sql")),
+    (8, "history", include_str!("../../migrations/postgres/0008_history.sql")),
 ];
 
 /// Brings the database to the schema version of this program.

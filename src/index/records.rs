@@ -74,6 +74,14 @@ pub trait RecordIndex {
     /// Nothing happens if the record is not open, because then its change was made.
     fn give_up_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>>;
 
+    /// Several servers: whether the database is another one than at the last
+    /// [`note_history`](Self::note_history), because it was restored or a standby was promoted.
+    /// Then it may lack changes that were acknowledged.
+    fn was_set_back(&self) -> BoxFuture<'_, Result<bool, IndexError>>;
+
+    /// Several servers: notes that the database is that of the records.
+    fn note_history(&self) -> BoxFuture<'_, Result<(), IndexError>>;
+
     /// Several servers: the open records that were given up, or whose server has ended. Their
     /// changes were not made and never will be.
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>>;

@@ -90,6 +90,10 @@ pub trait StoreLockIndex {
     /// Whether servers in other processes may use the index at the same time.
     fn is_shared(&self) -> bool;
 
+    /// Whether other machines may have written times into the index, by their clocks. A command
+    /// beside servers does not share the index, but reads their times.
+    fn has_other_clocks(&self) -> bool;
+
     /// Takes these locks, all or none; `None` if another server has one of them. After `Ok(Some)`,
     /// the transactions of all servers that had them before are visible or will never be committed.
     /// This holds even for a server that has lost its locks without noticing: it can write no more.

@@ -98,6 +98,27 @@ async fn store_survives_restart_and_kill_and_is_collected_and_checked() {
     }
 }
 
+/// As for several servers over a bucket (`replicas::rebuild`).
+#[tokio::test]
+async fn a_lost_database_is_rebuilt_from_the_data_directory() {
+    let (lost, new, directory) = (migrated().await, migrated().await, Directory::new());
+    let data = directory.path("data");
+    let args = ["db", "rebuild", "--data-dir", data.to_str().unwrap()];
+    let ran = zorb(&new, &args);
+    assert!(ran.code == Some(1) && ran.stderr.contains("no store in"), "{}", ran.stderr);
+    let (server, xorb) = (start(&lost, &data), Xorb::mixed(&mut rng(), 5));
+    assert_eq!(server.client().post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    let file = upload_shard(&xorb, 1, 5);
+    assert_eq!(register(&server.client(), file.bytes()).await, 1);
+    let ran = zorb(&new, &args);
+    assert!(ran.code == Some(1) && ran.stderr.contains("another zorb serves"), "{}", ran.stderr);
+    server.kill();
+    let ran = zorb(&new, &args);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let server = start(&new, &data);
+    assert_eq!(read_file(&server.client(), "v1", &file.file_hash(), None).await.unwrap(), xorb.raw(1, 5));
+}
+
 #[tokio::test]
 async fn database_and_directory_of_different_stores_are_refused() {
     let (one, other, directory) = (migrated().await, migrated().await, Directory::new());
@@ -113,7 +134,7 @@ async fn database_and_directory_of_different_stores_are_refused() {
     }
     check_refused(&one, &data_of_other, &["the index belongs to store", "the data directory to store"]);
     check_refused(&other, &data, &["the index belongs to store", "the data directory to store"]);
-    check_refused(&migrated().await, &data, &["the index is empty", "restore both"]);
+    check_refused(&migrated().await, &data, &["the index is empty", "zorb db rebuild"]);
     // A store with its own index in SQLite.
     let sqlite = directory.path("sqlite");
     drop(Start::default().data_dir(&sqlite).start());

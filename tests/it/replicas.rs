@@ -36,6 +36,7 @@ const CLIENT_COUNT: usize = 2;
 
 mod rebuild;
 mod records;
+mod standby;
 
 /// Servers of one store, each with a data directory of its own, as on machines of their own.
 struct Fleet {

@@ -16,6 +16,15 @@ use crate::format::{FileHash, StoreId, XorbHash};
 use crate::index::error::{IndexError, IndexErrorKind};
 use crate::index::records::{RecordIndex, StoreMark};
 
+/// The cluster, its timeline, and the number of the database in it. A promotion of a standby and a
+/// restore to a point in time begin a timeline; other restores make another database.
+macro_rules! history {
+    () => {
+        "(SELECT concat_ws('/', system_identifier, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), oid) \
+         FROM pg_control_system(), pg_database WHERE datname = current_database())"
+    };
+}
+
 impl RecordIndex for PostgresIndex {
     fn owned_xorbs(&self, hashes: Vec<XorbHash>, owner: String) -> BoxFuture<'_, Result<Vec<XorbHash>, IndexError>> {
         const HEAD: &str = "SELECT hash FROM visible_xorbs JOIN xorb_domains ON xorb_id = id WHERE domain = ";
@@ -139,6 +148,22 @@ impl RecordIndex for PostgresIndex {
             self.write("give up a record").execute(give_up).await.map(drop)
         }
         .boxed()
+    }
+
+    fn was_set_back(&self) -> BoxFuture<'_, Result<bool, IndexError>> {
+        const SQL: &str = concat!("SELECT coalesce(history <> ", history!(), ", FALSE) FROM store");
+        async move {
+            if self.session.is_none() {
+                return Ok(false);
+            }
+            self.read("compare the history of the database").one(query(SQL)).await
+        }
+        .boxed()
+    }
+
+    fn note_history(&self) -> BoxFuture<'_, Result<(), IndexError>> {
+        const SQL: &str = concat!("UPDATE store SET history = ", history!());
+        async move { self.write("note the history of the database").execute(query(SQL)).await.map(drop) }.boxed()
     }
 
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {

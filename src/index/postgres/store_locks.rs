@@ -15,6 +15,10 @@ use crate::index::{StoreLock, StoreLockIndex, StoreLockKeys};
 const FILES: i64 = i64::from_be_bytes(*b"zorb.fil");
 
 impl StoreLockIndex for PostgresIndex {
+    fn has_other_clocks(&self) -> bool {
+        true
+    }
+
     fn is_shared(&self) -> bool {
         self.session.is_some()
     }

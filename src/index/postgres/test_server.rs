@@ -19,8 +19,9 @@ use super::PostgresIndex;
 /// Where Debian installs the programs of PostgreSQL 15.
 const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
 
-/// Creates and starts a server in the directory `$1` with the programs in `$2`. The other arguments
-/// are settings for it. What is in the directory is for the server, too.
+/// Creates and starts a server in the directory `$1` with the programs in `$2`: a standby if
+/// `PRIMARY` is not empty. The other arguments are settings for it. What is in the directory is for
+/// the server, too.
 const SCRIPT: &str = r#"
 set -eu
 directory=$1
@@ -32,7 +33,11 @@ if [ "$(id -u)" = 0 ]; then
     chown -R postgres "$directory"
 fi
 cd "$directory"
-$as "$programs/initdb" -D data -U zorb -A trust -E UTF8 --locale=C --no-sync > log 2>&1 || { cat log >&2; exit 1; }
+if [ -n "$PRIMARY" ]; then
+    $as "$programs/pg_basebackup" -h "$PRIMARY" -U zorb -D data -R -X stream --no-sync > log 2>&1 || { cat log >&2; exit 1; }
+else
+    $as "$programs/initdb" -D data -U zorb -A trust -E UTF8 --locale=C --no-sync > log 2>&1 || { cat log >&2; exit 1; }
+fi
 $as "$programs/postgres" -D data -k "$directory" -c listen_addresses= -c fsync=off -c full_page_writes=off -c wal_level=minimal \
     -c max_wal_senders=0 -c max_connections=300 -c shared_buffers=64MB "$@" >> log 2>&1 < /dev/null &
 server=$!
@@ -51,10 +56,17 @@ const TEMPLATE: &str = "prepared";
 /// Starts a server with these settings, whose socket in this directory has this port. It stops when
 /// the standard input of the process ends, and removes the directory.
 pub(crate) fn run(directory: &str, settings: &[&str], port: u16) -> Child {
+    run_standby(directory, settings, port, "")
+}
+
+/// The same for a standby of the server with this directory and the same port. Without a directory
+/// it is no standby.
+pub(crate) fn run_standby(directory: &str, settings: &[&str], port: u16, primary: &str) -> Child {
     let mut script = Command::new("sh")
         .args(["-c", SCRIPT, "sh", directory, PROGRAMS])
         .args(settings)
         .env("PGPORT", port.to_string())
+        .env("PRIMARY", primary)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         // Ctrl-C is for the tests only; the server stops after them.

@@ -115,6 +115,14 @@ impl RecordIndex for SqliteIndex {
         async { Ok(()) }.boxed()
     }
 
+    fn was_set_back(&self) -> BoxFuture<'_, Result<bool, IndexError>> {
+        async { Ok(false) }.boxed()
+    }
+
+    fn note_history(&self) -> BoxFuture<'_, Result<(), IndexError>> {
+        async { Ok(()) }.boxed()
+    }
+
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {
         async { Ok(Vec::new()) }.boxed()
     }

@@ -8,6 +8,10 @@ use crate::index::error::IndexError;
 use crate::index::{StoreLock, StoreLockIndex, StoreLockKeys};
 
 impl StoreLockIndex for SqliteIndex {
+    fn has_other_clocks(&self) -> bool {
+        false
+    }
+
     fn is_shared(&self) -> bool {
         false
     }

@@ -161,7 +161,7 @@ impl Store {
     /// An error if the clock shows an earlier time than one that the index has. With several
     /// servers the time may be of another clock, and some seconds later.
     fn check_gc_clock(&self, now: Timestamp, seen: Timestamp) -> Result<(), GcAbort> {
-        let tolerated = if self.index.is_shared() { TOLERATED_CLOCK_DIFFERENCE } else { Duration::ZERO };
+        let tolerated = if self.index.has_other_clocks() { TOLERATED_CLOCK_DIFFERENCE } else { Duration::ZERO };
         if now < before(seen, tolerated) {
             return Err(GcAbort::Clock { now: now.as_millis(), seen: seen.as_millis() });
         }

@@ -12,7 +12,8 @@
 //! none of them was acknowledged. If instead an index was restored that is only a little older,
 //! some of them may have been acknowledged. The two cases look alike, so all records are applied.
 //! If they need xorbs with an interrupted deletion, these are restored first
-//! ([`half_deleted`](super::half_deleted)).
+//! ([`half_deleted`](super::half_deleted)). With several servers the two cases can be told apart,
+//! and records of changes that were not made are removed ([`settle`](super::settle)).
 //!
 //! At the first start the id is written into the index, then into the data directory. After a crash
 //! in between, the next start writes the id into the data directory. So if the data directory has
@@ -228,6 +229,8 @@ impl Store {
         if directory.is_none() {
             self.records.set_store_id(id).await.map_err(StoreError::from)?;
         }
+        // Last: until here the next start finds out again that the index was set back.
+        self.index.note_history().await.map_err(StoreError::from)?;
         Ok(Reconciled { is_new, applied_count: tail.len() })
     }
 
@@ -301,7 +304,8 @@ impl Store {
         // The index may be an older copy. Then its lists do not say what was registered again.
         self.index.renew_unneeded_files(self.clock.now()).await.map_err(StoreError::from)?;
         let mut rebuilt = Rebuilt::default();
-        let replay = Replay::new(self, &Logged, &mut rebuilt).behind(mark.last_record.map(Seq::new));
+        let replay = Replay::new(self, &Logged, &mut rebuilt);
+        let replay = replay.of_tail(mark.last_record.map(Seq::new), tail.listed.clone());
         let unapplied = match Box::pin(replay.run()).await {
             Ok(unapplied) => unapplied,
             Err(RebuildError::Newer { seq, found }) => return Err(Gap::Newer { seq, found }),

@@ -60,6 +60,8 @@ pub(super) struct Replay<'a> {
     waiting: HashMap<FileHash, Vec<Waiting>>,
     /// Only the records after this one are replayed.
     begin: Option<Seq>,
+    /// Only these records are replayed; `None` for all.
+    only: Option<BTreeSet<Seq>>,
     /// The record that is being replayed.
     current: Seq,
     /// Records that could not be replayed completely.
@@ -80,6 +82,7 @@ impl<'a> Replay<'a> {
             switched: HashMap::new(),
             waiting: HashMap::new(),
             begin: None,
+            only: None,
             current: Seq::new(0),
             left: BTreeSet::new(),
             only_created: BTreeSet::new(),
@@ -87,9 +90,10 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Replays only the records after this one.
-    pub(super) const fn behind(mut self, begin: Option<Seq>) -> Self {
-        self.begin = begin;
+    /// Replays only these records after this one. A record that an S3 store executes late, for a
+    /// server that has ended, is not replayed.
+    pub(super) fn of_tail(mut self, begin: Option<Seq>, only: BTreeSet<Seq>) -> Self {
+        (self.begin, self.only) = (begin, Some(only));
         self
     }
 
@@ -148,9 +152,13 @@ impl<'a> Replay<'a> {
     }
 
     async fn page(&self, after: &mut Option<Seq>) -> Result<Option<Vec<Seq>>, StoreError> {
-        let page = self.store.records.list(*after).await?;
-        *after = page.last().copied().or(*after);
-        Ok(Some(page).filter(|page| !page.is_empty()))
+        let mut page = self.store.records.list(*after).await?;
+        if page.is_empty() {
+            return Ok(None);
+        }
+        *after = page.last().copied();
+        page.retain(|seq| self.only.as_ref().is_none_or(|only| only.contains(seq)));
+        Ok(Some(page))
     }
 
     /// A record, or why it is invalid; `None` where it was removed.

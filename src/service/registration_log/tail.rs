@@ -6,7 +6,7 @@
 //! that the records name, because a registration is proven before its record is written. If the
 //! index lacks such a xorb, it is older than the records.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::record::{HubRecord, Record, RecordError, parse};
 use crate::blob::records::Seq;
@@ -22,6 +22,8 @@ use crate::service::error::StoreError;
 pub struct Tail {
     /// The numbers of registrations, removals and changes of the Hub among them, ascending.
     pub(super) seqs: Vec<Seq>,
+    /// The numbers of all that can be read, also of new terms and of parts of changes.
+    pub(super) listed: BTreeSet<Seq>,
     /// Xorbs that their files need, and those of records that a rebuild could not apply completely.
     needed: HashSet<XorbHash>,
 }
@@ -69,6 +71,18 @@ impl Tail {
     /// or rolled back since.
     pub fn retain_of(&mut self, later: &Self) {
         self.seqs.retain(|seq| later.seqs.contains(seq));
+    }
+
+    /// Adds a record that was appended since.
+    pub(super) fn add(&mut self, seq: Seq) {
+        self.seqs.push(seq);
+        self.listed.insert(seq);
+    }
+
+    /// Removes a record, which is not to be applied.
+    pub(super) fn leave_out(&mut self, seq: Seq) {
+        self.seqs.retain(|of_tail| *of_tail != seq);
+        self.listed.remove(&seq);
     }
 
     /// Whether a file of an unapplied record has this xorb.
@@ -136,10 +150,12 @@ impl Store {
             Some(Err(RecordError::Version { found })) => return Ok(Err(Inapplicable::Newer { seq, found })),
             Some(Err(_)) => return Ok(Err(Inapplicable::Record(seq))),
         };
+        tail.listed.insert(seq);
         // Records of new terms are not in `seqs`: they register nothing, and only the process that
         // switches the files may apply them. A compaction that runs while a server starts may still
-        // roll its record back.
-        if !matches!(record, Record::Terms { .. }) {
+        // roll its record back. Nor are parts of a change, which have no effect without the last
+        // record of the change.
+        if !matches!(record, Record::Terms { .. } | Record::Hub(HubRecord { is_partial: true, .. })) {
             tail.seqs.push(seq);
         }
         let (shard, repos) = match record {
@@ -247,11 +263,6 @@ impl Store {
         }
         let names = keys.iter().map(|key| (key.xorb_hash(), key.incarnation())).collect();
         Ok(!self.index.unknown_names(names).await?.is_empty())
-    }
-
-    /// Whether a record is a part of a change, and not its last one.
-    pub(in crate::service) async fn is_partial_record(&self, seq: Seq) -> Result<bool, StoreError> {
-        Ok(matches!(self.read_record(seq).await?, Some(Ok(Record::Hub(HubRecord { is_partial: true, .. })))))
     }
 
     /// A record, or why it is invalid; `None` where it was removed.

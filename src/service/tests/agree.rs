@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join;
+
 use super::records::{delete_xorb, file_of, register, remove, upload_as, writer, xorb_of};
 use super::{Moment, Setup, policy_of_gc, read, upload};
 use crate::blob::records::{RecordStore, Seq};
@@ -190,6 +192,101 @@ async fn damaged_half_deleted_xorb_is_not_restored() {
     assert_eq!(setup.process().store.restore_half_deleted().await.unwrap(), 0);
     // It is not deleted either. The start is refused, so that the operator decides.
     assert!(matches!(setup.process().store.agree(false).await, Err(Gap::Behind { .. })));
+}
+
+/// The records after the first one are open, as those of servers that have ended.
+async fn open_later_records(setup: &Setup) -> Vec<Seq> {
+    let later: Vec<Seq> = setup.record_seqs().await.split_off(1);
+    setup.faults.others().open = later.iter().map(|seq| seq.number()).collect();
+    later
+}
+
+/// A registered file, and then a registration and the removal of that file that were not made.
+async fn with_open_records() -> (Setup, BuiltXorb, BuiltXorb) {
+    let (setup, made, open) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
+    let server = setup.process();
+    upload_as(&server, "org/a", &made).await;
+    register(&server, "org/a", vec![file_of(&made, 0, 2, None)], &[]).await;
+    register_half(&setup, &open).await;
+    setup.faults.arm_at("remove_claims", Moment::Before);
+    server.remove_file(&writer("org/a"), file_of(&made, 0, 2, None).hash, None).await.unwrap_err();
+    setup.faults.disarm().unwrap();
+    setup.faults.share();
+    (setup, made, open)
+}
+
+/// Lets a start die at each of its steps, and then starts again.
+async fn start_and_die(setup: &Setup, n: usize, moment: Moment) -> bool {
+    setup.faults.arm(n, moment);
+    let died = setup.process().store.agree(false).await.is_err();
+    setup.faults.disarm();
+    setup.process().store.agree(false).await.unwrap();
+    died
+}
+
+#[tokio::test]
+async fn open_records_are_not_applied_whichever_step_dies() {
+    let mut death_count = 0;
+    for n in 0..25 {
+        for moment in [Moment::Before, Moment::After] {
+            let (setup, made, open) = with_open_records().await;
+            let later = open_later_records(&setup).await;
+            assert_eq!(later.len(), 2);
+            death_count += usize::from(start_and_die(&setup, n, moment).await);
+            assert!(is_known(&setup, &made).await && !is_known(&setup, &open).await, "{n} {moment:?}");
+            // They stay open, because they may be stored late. The next start removes such a record.
+            assert_eq!(setup.faults.others().open.len(), 2, "{n} {moment:?}");
+            assert_eq!(setup.record_seqs().await.len(), 1, "{n} {moment:?}");
+            assert!(setup.process().store.compare().await.unwrap().is_empty());
+        }
+    }
+    assert!(death_count > 20, "{death_count}");
+}
+
+#[tokio::test]
+async fn all_open_records_are_applied_if_the_index_was_set_back() {
+    let mut death_count = 0;
+    for n in 0..60 {
+        for moment in [Moment::Before, Moment::After] {
+            let (setup, removed, open) = with_open_records().await;
+            let later = open_later_records(&setup).await;
+            // The index has a change with a later number, but not those two.
+            let other = xorb_of(&[6, 7, 8]);
+            let server = setup.process();
+            upload_as(&server, "org/a", &other).await;
+            register(&server, "org/a", vec![file_of(&other, 0, 2, None)], &[]).await;
+            let mark = setup.index.store_mark().await.unwrap().last_record;
+            assert!(later.iter().all(|seq| Some(seq.number()) < mark));
+            setup.faults.others().was_set_back = true;
+            death_count += usize::from(start_and_die(&setup, n, moment).await);
+            assert!(is_known(&setup, &open).await && is_known(&setup, &other).await, "{n} {moment:?}");
+            assert!(!is_known(&setup, &removed).await, "{n} {moment:?}");
+            assert!(setup.faults.others().open.is_empty() && !setup.faults.others().was_set_back);
+            assert!(setup.process().store.compare().await.unwrap().is_empty());
+        }
+    }
+    assert!(death_count > 20, "{death_count}");
+}
+
+/// A request of an ended server stores a removal after the start has looked for open records.
+#[tokio::test]
+async fn record_that_is_stored_during_a_start_is_not_replayed() {
+    let (setup, made, open) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
+    let server = setup.process();
+    upload_as(&server, "org/a", &made).await;
+    register(&server, "org/a", vec![file_of(&made, 0, 2, None)], &[]).await;
+    register_half(&setup, &open).await;
+    let (held, starting) = (setup.faults.hold("renew_unneeded_files"), setup.process());
+    let store_late = async {
+        let release = held.reached().await;
+        setup.faults.arm_at("remove_claims", Moment::Before);
+        server.remove_file(&writer("org/a"), file_of(&made, 0, 2, None).hash, None).await.unwrap_err();
+        setup.faults.disarm().unwrap();
+        drop(release);
+    };
+    let (agreed, ()) = join(starting.store.agree(false), store_late).await;
+    assert_eq!(agreed.unwrap().applied_count, 1);
+    assert!(is_known(&setup, &made).await && is_known(&setup, &open).await);
 }
 
 #[tokio::test]

@@ -6,10 +6,11 @@ mod hub;
 mod measure;
 mod register;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -48,6 +49,16 @@ pub(super) struct Faults {
     gate: Option<Gate>,
     /// Whether the index says that other servers may use it.
     is_shared: Arc<AtomicBool>,
+    /// What the index says of the records of other servers.
+    others: Arc<Mutex<Others>>,
+}
+
+/// What an index of several servers has, and one in SQLite has not.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// The open records, all of which are abandoned.
+    pub(super) open: BTreeSet<u64>,
+    pub(super) was_set_back: bool,
 }
 
 #[derive(Debug)]
@@ -104,6 +115,10 @@ impl Faults {
     /// Makes the index say that other servers may use it.
     pub(super) fn share(&self) {
         self.is_shared.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn others(&self) -> MutexGuard<'_, Others> {
+        self.others.lock().unwrap()
     }
 
     pub(super) fn is_shared(&self) -> bool {
@@ -549,11 +564,20 @@ impl RecordIndex for FaultyIndex {
     }
 
     fn set_store(&self, id: StoreId, last_record: Option<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.faults.around("set_store", self.inner.set_store(id, last_record), index_error).boxed()
+        let set = async move {
+            self.inner.set_store(id, last_record).await?;
+            self.faults.others().open.retain(|seq| Some(*seq) != last_record);
+            Ok(())
+        };
+        self.faults.around("set_store", set, index_error).boxed()
     }
 
     fn close_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.inner.close_record(seq)
+        let close = async move {
+            self.faults.others().open.remove(&seq);
+            self.inner.close_record(seq).await
+        };
+        self.faults.around("close_record", close, index_error).boxed()
     }
 
     fn is_record_open(&self, seq: u64) -> BoxFuture<'_, Result<Option<bool>, IndexError>> {
@@ -565,7 +589,21 @@ impl RecordIndex for FaultyIndex {
     }
 
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {
-        self.inner.abandoned_records()
+        let list = async { Ok(self.faults.others().open.iter().copied().collect()) };
+        self.faults.around("abandoned_records", list, index_error).boxed()
+    }
+
+    fn was_set_back(&self) -> BoxFuture<'_, Result<bool, IndexError>> {
+        let look = async { Ok(self.faults.others().was_set_back) };
+        self.faults.around("was_set_back", look, index_error).boxed()
+    }
+
+    fn note_history(&self) -> BoxFuture<'_, Result<(), IndexError>> {
+        let note = async {
+            self.faults.others().was_set_back = false;
+            Ok(())
+        };
+        self.faults.around("note_history", note, index_error).boxed()
     }
 
     fn add_unapplied_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>> {

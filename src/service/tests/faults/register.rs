@@ -84,6 +84,10 @@ impl RegisterIndex for FaultyIndex {
 }
 
 impl StoreLockIndex for FaultyIndex {
+    fn has_other_clocks(&self) -> bool {
+        self.faults.is_shared()
+    }
+
     fn is_shared(&self) -> bool {
         self.faults.is_shared() || self.inner.is_shared()
     }

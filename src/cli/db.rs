@@ -3,7 +3,8 @@
 //!
 //! A rebuild gives the database the id of the store at its end. Until then no server starts with it
 //! (`Gap::EmptyIndex`), and no other rebuild begins there. So what a failure, a signal or a crash
-//! leaves must be discarded. Blobs and records are only read.
+//! leaves must be discarded. Blobs and records are not changed; with a bucket, a record of nothing
+//! is added, which is the last applied one.
 
 use std::path::PathBuf;
 use std::sync::Arc;

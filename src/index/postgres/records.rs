@@ -151,7 +151,9 @@ impl RecordIndex for PostgresIndex {
     }
 
     fn was_set_back(&self) -> BoxFuture<'_, Result<bool, IndexError>> {
-        const SQL: &str = concat!("SELECT coalesce(history <> ", history!(), ", FALSE) FROM store");
+        // A database that cannot say its history has none.
+        const SQL: &str =
+            concat!("SELECT CASE WHEN history IS NULL THEN FALSE ELSE history <> ", history!(), " END FROM store");
         async move {
             if self.session.is_none() {
                 return Ok(false);
@@ -163,7 +165,13 @@ impl RecordIndex for PostgresIndex {
 
     fn note_history(&self) -> BoxFuture<'_, Result<(), IndexError>> {
         const SQL: &str = concat!("UPDATE store SET history = ", history!());
-        async move { self.write("note the history of the database").execute(query(SQL)).await.map(drop) }.boxed()
+        async move {
+            if self.session.is_none() {
+                return Ok(());
+            }
+            self.write("note the history of the database").execute(query(SQL)).await.map(drop)
+        }
+        .boxed()
     }
 
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {

@@ -218,20 +218,32 @@ impl Store {
         }
         let mut tail = self.compare_records(&mark).await?;
         let id = mark.id.or(directory).unwrap_or_else(new_store_id);
-        self.settle_open(&mut tail).await?;
-        if !tail.is_empty() {
-            self.apply_tail(&mark, &tail).await?;
+        let to_close = self.settle_open(&mark, &mut tail).await?;
+        let applied_count = tail.len();
+        if applied_count > 0 {
+            self.apply_tail(&tail).await?;
+        }
+        // Only now: a record that is closed and not applied would be lost if this start died. In
+        // order, so that the last applied one does not go beyond an open one.
+        for seq in to_close {
+            self.index.set_store(id, Some(seq.number())).await.map_err(StoreError::from)?;
+        }
+        if applied_count > 0 && self.index.is_shared() {
+            tail.add(self.append_mark().await?);
         }
         let last = tail.seqs.last().map_or(mark.last_record, |last| Some(last.number()));
-        if mark.id.is_none() || !tail.is_empty() {
+        if mark.id.is_none() || applied_count > 0 {
             self.index.set_store(id, last).await.map_err(StoreError::from)?;
         }
         if directory.is_none() {
             self.records.set_store_id(id).await.map_err(StoreError::from)?;
         }
-        // Last: until here the next start finds out again that the index was set back.
-        self.index.note_history().await.map_err(StoreError::from)?;
-        Ok(Reconciled { is_new, applied_count: tail.len() })
+        // Last: until here the next start finds out again that the index was set back. A database
+        // that cannot say its history is compared by its records alone.
+        if let Err(error) = self.index.note_history().await {
+            tracing::warn!(error = %chain(&error), "cannot note the history of the database");
+        }
+        Ok(Reconciled { is_new, applied_count })
     }
 
     /// Compares what the index has applied with the stored records.
@@ -246,7 +258,10 @@ impl Store {
             // look applied.
             self.records.reserve_through(last);
             if is_complete && !self.has_record(last).await? {
-                return Err(Gap::RecordsMissing { seq: last });
+                // A record that was the last applied one then may have been pruned since.
+                let was_set_back = self.index.was_set_back().await.map_err(StoreError::from)?;
+                let seq = last;
+                return Err(if was_set_back { Gap::Behind { seq } } else { Gap::RecordsMissing { seq } });
             }
         }
         if let Some(newest) = self.records.last().await.map_err(StoreError::from)? {
@@ -297,7 +312,7 @@ impl Store {
 
     /// Applies the records that a crash has left. A file whose hash cannot be computed from stored
     /// chunks, for example because a xorb is damaged, is left out, and its xorbs are retained.
-    async fn apply_tail(&self, mark: &StoreMark, tail: &Tail) -> Result<(), Gap> {
+    async fn apply_tail(&self, tail: &Tail) -> Result<(), Gap> {
         // Discards the rows of abandoned registrations all at once. Otherwise the replay would
         // discard a few of them after each of its own steps.
         self.discard_abandoned().await?;
@@ -305,7 +320,7 @@ impl Store {
         self.index.renew_unneeded_files(self.clock.now()).await.map_err(StoreError::from)?;
         let mut rebuilt = Rebuilt::default();
         let replay = Replay::new(self, &Logged, &mut rebuilt);
-        let replay = replay.of_tail(mark.last_record.map(Seq::new), tail.listed.clone());
+        let replay = replay.of_tail(tail.listed.clone());
         let unapplied = match Box::pin(replay.run()).await {
             Ok(unapplied) => unapplied,
             Err(RebuildError::Newer { seq, found }) => return Err(Gap::Newer { seq, found }),

@@ -59,7 +59,13 @@ impl Store {
         let left = left.into_iter().map(Seq::number).collect();
         self.index.add_unapplied_records(left).await.map_err(StoreError::from)?;
         let id = self.records.store_id().await.map_err(StoreError::from)?.unwrap_or_else(new_store_id);
-        let last = self.records.last().await.map_err(StoreError::from)?;
+        let mut last = self.records.last().await.map_err(StoreError::from)?;
+        if self.index.is_shared() {
+            // Its number is far beyond those that ended servers have: a record of theirs that is
+            // stored late is never applied.
+            last.iter().for_each(|last| self.records.reserve_through(*last));
+            last = Some(self.append_mark().await?);
+        }
         self.index.set_store(id, last.map(Seq::number)).await.map_err(StoreError::from)?;
         rebuilt.store_id = Some(id);
         Ok(rebuilt)

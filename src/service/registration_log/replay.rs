@@ -90,10 +90,11 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Replays only these records after this one. A record that an S3 store executes late, for a
-    /// server that has ended, is not replayed.
-    pub(super) fn of_tail(mut self, begin: Option<Seq>, only: BTreeSet<Seq>) -> Self {
-        (self.begin, self.only) = (begin, Some(only));
+    /// Replays only these records. One that an S3 store stores late, for a server that has ended,
+    /// is not replayed.
+    pub(super) fn of_tail(mut self, only: BTreeSet<Seq>) -> Self {
+        self.begin = only.first().and_then(|first| first.number().checked_sub(1)).map(Seq::new);
+        self.only = Some(only);
         self
     }
 

@@ -8,15 +8,19 @@
 //! After a removal the record stays open for a day and is removed again from time to time, because
 //! an S3 store may execute the request that stores it late. A crash leaves it open, too.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::record::{HubRecord, Record};
+use super::agree::Gap;
+use super::record::{HubRecord, Record, Registered};
 use super::tail::Tail;
 use crate::blob::records::Seq;
-use crate::format::FileHash;
+use crate::format::shard::{Shard, parse_stored, write_upload};
+use crate::format::{FileHash, XorbHash};
+use crate::index::StoreMark;
 use crate::runtime::telemetry::chain;
 use crate::service::Store;
 use crate::service::error::StoreError;
@@ -121,46 +125,131 @@ impl Store {
     /// record: for example, that a file exists whose removal is in the tail.
     ///
     /// If the database was set back, these changes may have been made and acknowledged, and so may
-    /// those of open records before the tail. Then all are applied, and none is removed.
-    pub(super) async fn settle_open(&self, tail: &mut Tail) -> Result<(), StoreError> {
-        let open: BTreeSet<Seq> = self.index.abandoned_records().await?.into_iter().map(Seq::new).collect();
+    /// those of open records before the tail. Then these are added to the tail
+    /// ([`early`](Self::early)).
+    ///
+    /// Returns the records that the caller must close when it has applied the tail. Until then a
+    /// start that dies leaves them open, and the next one does the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Gap::Behind`], or the store failed.
+    pub(super) async fn settle_open(&self, mark: &StoreMark, tail: &mut Tail) -> Result<Vec<Seq>, Gap> {
+        let open = self.index.abandoned_records().await.map_err(StoreError::from)?;
+        let open: BTreeSet<Seq> = open.into_iter().map(Seq::new).collect();
         if open.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         // A record of the tail that is not open is unknown to the database.
-        if self.index.was_set_back().await? || tail.seqs.iter().any(|seq| !open.contains(seq)) {
-            return self.take_over(open, tail).await;
+        let is_unknown = tail.seqs.iter().any(|seq| !open.contains(seq));
+        if is_unknown || self.index.was_set_back().await.map_err(StoreError::from)? {
+            tracing::warn!("the database was set back: changes of the time before are applied from their records");
+            let of_tail = open.iter().copied().filter(|seq| tail.listed.contains(seq));
+            let mut to_close: Vec<Seq> = of_tail.collect();
+            for seq in self.early(mark, &open).await? {
+                tail.add(seq);
+                to_close.push(seq);
+            }
+            to_close.sort_unstable();
+            return Ok(to_close);
         }
+        let mut to_close = Vec::new();
         for seq in open.into_iter().filter(|seq| tail.listed.contains(seq)).collect::<Vec<_>>() {
-            // It stays open, because a request that stores it may still be under way.
-            self.remove_abandoned(seq).await?;
-            tail.leave_out(seq);
-        }
-        Ok(())
-    }
-
-    /// Closes these records, and adds those before the tail to it, under a number of their own. The
-    /// locks of files and repositories ensure that no later change of the same one was made before.
-    async fn take_over(&self, open: BTreeSet<Seq>, tail: &mut Tail) -> Result<(), StoreError> {
-        tracing::warn!(count = open.len(), "the database was set back: changes of the time before are applied");
-        for seq in &open {
-            let record = match self.read_record(*seq).await? {
-                Some(Ok(Record::Terms { .. } | Record::Hub(HubRecord { is_partial: true, .. })) | Err(_)) | None => {
-                    continue;
-                }
-                Some(Ok(record)) => record,
-            };
-            if !tail.listed.contains(seq) {
-                let again = self.pool.run(move || record.encode()).await;
-                let again = self.records.append(again).await?;
-                self.index.close_record(again.number()).await?;
-                tail.add(again);
-                self.records.remove(*seq).await?;
+            match self.remove_abandoned(seq).await? {
+                // It changes nothing, and is marked as applied.
+                Abandoned::Made => to_close.push(seq),
+                // It stays open, because a request that stores it may still be under way.
+                Abandoned::Removed | Abandoned::Part | Abandoned::Unreadable => tail.leave_out(seq),
             }
         }
-        for seq in open {
-            self.index.close_record(seq.number()).await?;
+        Ok(to_close)
+    }
+
+    /// The open records up to the last applied one whose changes may have been made. A change was
+    /// not made if the index has applied a later one of the same file or repository: of two such
+    /// changes the first is made before the second gets its number, except for two registrations.
+    ///
+    /// # Errors
+    ///
+    /// [`Gap::Behind`] if the index lacks a xorb that one of them needs, or the store failed.
+    async fn early(&self, mark: &StoreMark, open: &BTreeSet<Seq>) -> Result<Vec<Seq>, Gap> {
+        let last = mark.last_record.map(Seq::new);
+        let mut early = BTreeMap::new();
+        for seq in open.iter().filter(|seq| Some(**seq) <= last) {
+            if let Some(Ok(record)) = self.read_record(*seq).await?
+                && let Some(touched) = self.touched(record).await
+            {
+                early.insert(*seq, touched);
+            }
         }
-        Ok(())
+        let mut after = early.keys().next().copied();
+        while let Some(from) = after
+            && Some(from) < last
+        {
+            let page = self.records.list(Some(from)).await.map_err(StoreError::from)?;
+            after = page.last().copied();
+            for seq in page.into_iter().filter(|seq| Some(*seq) <= last && !open.contains(seq)) {
+                if let Some(Ok(record)) = self.read_record(seq).await?
+                    && let Some(later) = self.touched(record).await
+                {
+                    early.retain(|earlier, touched| *earlier > seq || !touched.excludes(&later));
+                }
+            }
+        }
+        for (seq, touched) in &early {
+            let files: Vec<FileHash> = touched.files.keys().copied().collect();
+            let known = self.index.visible_files(files).await.map_err(StoreError::from)?;
+            let known: HashSet<FileHash> = known.into_iter().collect();
+            let missing = touched.files.iter().filter(|(file, _)| !known.contains(*file));
+            if !self.has_all(&missing.flat_map(|(_, xorbs)| xorbs.iter().copied()).collect()).await? {
+                return Err(Gap::Behind { seq: *seq });
+            }
+        }
+        Ok(early.into_keys().collect())
+    }
+
+    /// What a record is about. `None` for a record that registers, removes and changes nothing by
+    /// itself, or that cannot be read.
+    async fn touched(&self, record: Record) -> Option<Touched> {
+        let (shard, is_registration) = match record {
+            Record::Hub(HubRecord { is_partial: true, .. }) => return None,
+            Record::Hub(change) => return Some(Touched { repo: Some(change.storage_name), ..Touched::default() }),
+            Record::Remove { file, .. } => {
+                return Some(Touched { files: HashMap::from([(file, Vec::new())]), ..Touched::default() });
+            }
+            Record::Register(registered) => (registered.shard, true),
+            Record::Terms { shard, .. } => (shard, false),
+        };
+        let shard = self.pool.run(move || parse_stored(&shard)).await.ok()?;
+        let files = shard.files.into_iter();
+        let files = files.map(|file| (file.hash, file.terms.iter().map(|term| term.xorb).collect())).collect();
+        Some(Touched { repo: None, files, is_registration })
+    }
+
+    /// Appends a record of nothing, which is to be the last applied one. A start expects that one
+    /// to exist. Another one of the tail may be removed by a late request of an ended server.
+    pub(super) async fn append_mark(&self) -> Result<Seq, StoreError> {
+        let shard = Bytes::from(write_upload(&Shard::default()).expect("a shard may be empty"));
+        let nothing =
+            Registered { at: self.clock.now(), repos: Vec::new(), owners: BTreeMap::new(), origin: None, shard };
+        Ok(self.records.append(Record::Register(nothing).encode()).await?)
+    }
+}
+
+/// The files and the repository of the Hub that a record is about.
+#[derive(Debug, Default)]
+struct Touched {
+    repo: Option<String>,
+    /// The files, with the xorbs that they need.
+    files: HashMap<FileHash, Vec<XorbHash>>,
+    is_registration: bool,
+}
+
+impl Touched {
+    /// Whether the first change is over before the other one begins.
+    fn excludes(&self, later: &Self) -> bool {
+        let has_same_repo = self.repo.is_some() && self.repo == later.repo;
+        let has_same_file = || later.files.keys().any(|file| self.files.contains_key(file));
+        has_same_repo || !(self.is_registration && later.is_registration) && has_same_file()
     }
 }

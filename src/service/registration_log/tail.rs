@@ -73,10 +73,11 @@ impl Tail {
         self.seqs.retain(|seq| later.seqs.contains(seq));
     }
 
-    /// Adds a record that was appended since.
+    /// Adds a record, which may be earlier than the others.
     pub(super) fn add(&mut self, seq: Seq) {
-        self.seqs.push(seq);
         self.listed.insert(seq);
+        self.seqs.push(seq);
+        self.seqs.sort_unstable();
     }
 
     /// Removes a record, which is not to be applied.
@@ -231,7 +232,7 @@ impl Store {
 
     /// Whether the index is current for these xorbs. Each xorb with a blob must have a visible row.
     /// Each row that is not marked as damaged must have a blob of its length.
-    async fn has_all(&self, xorbs: &HashSet<XorbHash>) -> Result<bool, StoreError> {
+    pub(super) async fn has_all(&self, xorbs: &HashSet<XorbHash>) -> Result<bool, StoreError> {
         for xorb in xorbs {
             let Some(row) = self.index.find_xorb(*xorb).await? else {
                 if self.has_blob(*xorb).await? {

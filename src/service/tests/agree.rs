@@ -268,6 +268,49 @@ async fn all_open_records_are_applied_if_the_index_was_set_back() {
     assert!(death_count > 20, "{death_count}");
 }
 
+/// The removal of a file is open, and the index has applied a later registration of the file: so
+/// the removal was not made, whether the index was set back or not.
+#[tokio::test]
+async fn open_record_before_an_applied_one_of_its_file_was_not_made() {
+    let (setup, made, open) = with_open_records().await;
+    let later = open_later_records(&setup).await;
+    let server = setup.process();
+    register(&server, "org/b", vec![file_of(&made, 0, 2, None)], &[]).await;
+    assert_eq!(setup.record_seqs().await.len(), 4);
+    setup.faults.others().was_set_back = true;
+    assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 1);
+    assert!(is_known(&setup, &open).await);
+    let repos = setup.index.readers_of(file_of(&made, 0, 2, None).hash).await.unwrap();
+    assert_eq!(repos.iter().map(|(repo, _)| repo.as_str()).collect::<Vec<_>>(), ["org/a", "org/b"]);
+    // It stays open, and is removed like those of other ended servers.
+    assert_eq!(setup.faults.others().open, [later[1].number()].into());
+}
+
+/// An open registration is followed by an applied record of another file, and that by the removal
+/// of the first file, which the index does not know.
+#[tokio::test]
+async fn records_of_an_index_that_was_set_back_are_applied_in_order() {
+    let (setup, made, other) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
+    let server = setup.process();
+    upload_as(&server, "org/a", &other).await;
+    register(&server, "org/a", vec![file_of(&other, 0, 1, None)], &[]).await;
+    register_half(&setup, &made).await;
+    setup.faults.others().open = [1].into();
+    register(&server, "org/a", vec![file_of(&other, 0, 2, None)], &[]).await;
+    setup.faults.arm_at("remove_claims", Moment::Before);
+    server.remove_file(&writer("org/a"), file_of(&made, 0, 2, None).hash, None).await.unwrap_err();
+    setup.faults.disarm().unwrap();
+    setup.faults.share();
+    setup.faults.others().was_set_back = true;
+    assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 2);
+    assert!(!is_known(&setup, &made).await && is_known(&setup, &other).await);
+    assert!(setup.faults.others().open.is_empty());
+    // The last applied record is one of the start, which no late request removes.
+    let mark = setup.index.store_mark().await.unwrap().last_record;
+    assert_eq!(mark, setup.record_seqs().await.last().map(|seq| seq.number()));
+    assert_eq!((mark, setup.record_seqs().await.len()), (Some(4), 5));
+}
+
 /// A request of an ended server stores a removal after the start has looked for open records.
 #[tokio::test]
 async fn record_that_is_stored_during_a_start_is_not_replayed() {
@@ -276,7 +319,7 @@ async fn record_that_is_stored_during_a_start_is_not_replayed() {
     upload_as(&server, "org/a", &made).await;
     register(&server, "org/a", vec![file_of(&made, 0, 2, None)], &[]).await;
     register_half(&setup, &open).await;
-    let (held, starting) = (setup.faults.hold("renew_unneeded_files"), setup.process());
+    let (held, starting) = (setup.faults.hold("abandon_registrations"), setup.process());
     let store_late = async {
         let release = held.reached().await;
         setup.faults.arm_at("remove_claims", Moment::Before);

@@ -573,6 +573,9 @@ impl RecordIndex for FaultyIndex {
     }
 
     fn close_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>> {
+        if !self.faults.is_shared() {
+            return self.inner.close_record(seq);
+        }
         let close = async move {
             self.faults.others().open.remove(&seq);
             self.inner.close_record(seq).await
@@ -589,16 +592,25 @@ impl RecordIndex for FaultyIndex {
     }
 
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {
+        if !self.faults.is_shared() {
+            return self.inner.abandoned_records();
+        }
         let list = async { Ok(self.faults.others().open.iter().copied().collect()) };
         self.faults.around("abandoned_records", list, index_error).boxed()
     }
 
     fn was_set_back(&self) -> BoxFuture<'_, Result<bool, IndexError>> {
+        if !self.faults.is_shared() {
+            return self.inner.was_set_back();
+        }
         let look = async { Ok(self.faults.others().was_set_back) };
         self.faults.around("was_set_back", look, index_error).boxed()
     }
 
     fn note_history(&self) -> BoxFuture<'_, Result<(), IndexError>> {
+        if !self.faults.is_shared() {
+            return self.inner.note_history();
+        }
         let note = async {
             self.faults.others().was_set_back = false;
             Ok(())

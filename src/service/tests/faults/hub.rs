@@ -255,7 +255,7 @@ impl HubSweepIndex for FaultyIndex {
     }
 
     fn renew_unneeded_files(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.faults.around("renew_unneeded_files", self.inner.renew_unneeded_files(now), index_error).boxed()
+        self.inner.renew_unneeded_files(now)
     }
 
     fn set_unneeded_files(

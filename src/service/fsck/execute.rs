@@ -115,7 +115,9 @@ impl Fsck {
             }
             Verdict::Sound(_) if self.presence == Presence::Shared => Ok(Outcome::NeedsAlone),
             Verdict::Sound(proven) => {
-                self.make_durable(key(&seen), &proven).await?;
+                if !self.make_durable(key(&seen), &proven).await? {
+                    return Ok(Outcome::Left);
+                }
                 match self.store.index.describe_xorb_again(proven.into_row(), seen.ticket, self.store.clock.now()).await
                 {
                     Err(error) if error.kind == IndexErrorKind::Lost => Ok(Outcome::Left),
@@ -145,7 +147,9 @@ impl Fsck {
         let Verdict::Sound(proven) = self.verifier().verify(blob, None, &mut Pace::new(None)).await? else {
             return Ok(Outcome::Left);
         };
-        self.make_durable(blob, &proven).await?;
+        if !self.make_durable(blob, &proven).await? {
+            return Ok(Outcome::Left);
+        }
         let (hash, incarnation, now) = (blob.xorb_hash(), blob.incarnation(), self.store.clock.now());
         let row = proven.into_row();
         let Some(mut seen) = self.store.index.find_health(hash).await? else {
@@ -172,12 +176,12 @@ impl Fsck {
 
     /// Makes an existing blob durable before a row describes it: copies the blob into a draft, and
     /// publishes the draft under the same name. The blob may never have been synced, because of a
-    /// crash during its upload.
-    async fn make_durable(&self, key: BlobKey, proven: &Proven) -> Result<(), StoreError> {
-        if let Some(draft) = self.verifier().copy(key, proven).await? {
-            Draft::publish(draft, key).await?;
-        }
-        Ok(())
+    /// crash during its upload. Returns false if its bytes are not the verified ones any more; then
+    /// no row may describe it.
+    async fn make_durable(&self, key: BlobKey, proven: &Proven) -> Result<bool, StoreError> {
+        let Some(draft) = self.verifier().copy(key, proven).await? else { return Ok(false) };
+        Draft::publish(draft, key).await?;
+        Ok(true)
     }
 
     /// Removes a blob that no row names. The order of the steps is explained in [`fsck`](super).

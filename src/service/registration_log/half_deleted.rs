@@ -66,7 +66,9 @@ impl Store {
         self.index.begin_object(xorb, name, len, self.clock.now()).await?;
         Draft::publish(draft, BlobKey::new(xorb, name)).await?;
         let is_restored = self.index.restore_xorb(proven.into_row(), was, ticket, self.clock.now()).await?;
-        tracing::warn!(%xorb, "restored a xorb whose upload or deletion was interrupted: an unapplied record needs it");
+        if is_restored {
+            tracing::warn!(%xorb, "restored a xorb whose upload or deletion was interrupted: an unapplied record needs it");
+        }
         Ok(is_restored)
     }
 }

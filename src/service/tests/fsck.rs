@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join;
+
 use super::faults::Moment;
 use super::{Setup, read, upload, xorb};
 use crate::blob::{BlobKey, BlobStore};
@@ -357,5 +359,34 @@ async fn sound_blob_beside_a_damaged_one_survives_a_failed_adoption() {
             let got = read(&setup.process(), &other).await;
             assert_eq!(got.ok().flatten().as_deref(), Some(other.bytes()), "{case}");
         }
+    }
+}
+
+/// No row describes bytes that were not verified.
+#[tokio::test]
+async fn blob_that_changes_after_its_verification_is_not_adopted() {
+    let (setup, orphan) = (Setup::new().await, xorb("orphan", Policy::Lz4));
+    let key = BlobKey::new(orphan.xorb().hash(), Incarnation::UNNAMED);
+    for is_deleted in [true, false] {
+        setup.blobs.damage(key, orphan.bytes().to_vec());
+        let fsck = fsck(&setup, Presence::Alone, true);
+        let found = run(&fsck, false).await.unwrap();
+        let (finding, _) = found.iter().find(|(finding, _)| finding.blob == Some(key)).unwrap();
+        let first = setup.faults.hold("read");
+        let change = async {
+            let release = first.reached().await;
+            let second = setup.faults.hold("read");
+            drop(release);
+            // The blob was verified, and is about to be copied.
+            let _release = second.reached().await;
+            if is_deleted {
+                setup.blobs.delete(key).await.unwrap();
+            } else {
+                setup.blobs.damage(key, vec![0; orphan.bytes().len()]);
+            }
+        };
+        let (outcome, ()) = join(fsck.execute(finding), change).await;
+        assert_eq!(outcome.unwrap(), Outcome::Left, "{is_deleted}");
+        assert!(setup.index.find_xorb(orphan.xorb().hash()).await.unwrap().is_none(), "{is_deleted}");
     }
 }

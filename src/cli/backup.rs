@@ -5,18 +5,16 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
-use tokio::time::sleep;
 
 use super::destination::cannot_write;
 use super::keys::KeyPlace;
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::{Progress, StoreArgs, StoreIndex, StoreLocation, advice, compare, settings_over, try_lock};
+use super::store::{Progress, StoreArgs, advice, check_all_applied, settings_over};
 use super::units::{Count, Size};
 use crate::blob::records::memory::MemoryRecordStore;
 use crate::format::xorb::RepackMode;
@@ -52,13 +50,6 @@ pub(super) struct BackupArgs {
     #[command(flatten)]
     output: OutputArgs,
 }
-
-/// Interval between two checks whether registrations in flight have finished.
-const SETTLE_PAUSE: Duration = Duration::from_millis(500);
-
-/// Maximum number of such checks, so that a backup waits at most 10 seconds. A registration takes
-/// milliseconds, and up to a second on slow disks.
-const SETTLE_COUNT: usize = 20;
 
 /// The record with `--json`.
 #[derive(Debug, Serialize)]
@@ -113,33 +104,6 @@ pub(super) fn run(args: BackupArgs) -> anyhow::Result<()> {
         done.map_err(|error| advice::explain(&location, error))
     })?;
     report(&args.archive, &done, &output)
-}
-
-/// Checks that the index has applied every record that exists now, because a backup would silently
-/// lack the other ones. While a server runs, waits for the registrations that are under way.
-async fn check_all_applied(location: &StoreLocation, index: &StoreIndex) -> anyhow::Result<()> {
-    let data_dir = &location.data_dir;
-    // The tail is the list of records that the index has not applied.
-    let mut tail = compare(location, index).await?;
-    for _ in 0..SETTLE_COUNT {
-        if tail.is_empty() || !is_served(location) {
-            break;
-        }
-        sleep(SETTLE_PAUSE).await;
-        // Removes the records that were applied meanwhile. New records do not prolong the wait.
-        tail.retain_of(&compare(location, index).await?);
-    }
-    if tail.is_empty() {
-        return Ok(());
-    }
-    let (dir, count) = (data_dir.display(), Count(tail.len() as u64, "record"));
-    bail!("the index of {dir} has not applied {count} of the last run; start zorb serve once to apply them")
-}
-
-/// Whether a server may be running: the data directory is locked, or cannot be locked, or other
-/// machines can serve the store.
-fn is_served(location: &StoreLocation) -> bool {
-    location.shared_database().is_some() || !matches!(try_lock(&location.data_dir), Ok(Some(_)))
 }
 
 /// Prints what the backup has added. Fails if xorbs could not be read.

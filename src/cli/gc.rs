@@ -23,7 +23,9 @@ use serde::Serialize;
 use super::collector::{DeletionLock, min_live, policy, prune};
 use super::output::{Output, OutputArgs};
 use super::remote;
-use super::store::{Membership, StoreArgs, StoreIndex, StoreLocation, advice, location_of, settings_over};
+use super::store::{
+    Membership, StoreArgs, StoreIndex, StoreLocation, advice, check_all_applied, location_of, settings_over,
+};
 use super::units::{Count, Size};
 use crate::config::{CollectionConfig, Config};
 use crate::runtime::clock::{Clock, SystemClock, Timestamp};
@@ -194,7 +196,7 @@ async fn collect(
     // No compaction after a failed collection, because it could make the cause worse: it needs disk
     // space, for example.
     let compacted = match &collected.failure {
-        None => compact::execute(&store, job).await,
+        None => compact(&store, job, location, index).await,
         Some(_) => Ok(None),
     };
     let (compacted, abort) = match compacted {
@@ -203,6 +205,18 @@ async fn collect(
     };
     report(collected, compacted, output)?;
     abort.map_or(Ok(()), Err)
+}
+
+/// Runs a compaction, if it is requested and the index lacks no record.
+async fn compact(
+    store: &Store,
+    job: &Job,
+    location: &StoreLocation,
+    index: &StoreIndex,
+) -> anyhow::Result<Option<Compacted>> {
+    let Some(min_live) = job.min_live else { return Ok(None) };
+    check_all_applied(location, index).await.context("nothing was compacted")?;
+    compact::execute(store, job.policy, min_live).await.map(Some)
 }
 
 fn print_plan(

@@ -2,6 +2,7 @@
 //! progress.
 
 pub(super) mod advice;
+mod applied;
 mod blobs;
 mod index;
 mod location;
@@ -18,6 +19,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::ProgressBar;
 
+pub(super) use self::applied::check_all_applied;
 pub(super) use self::blobs::{Finding, StoreBlobs};
 pub(super) use self::index::StoreIndex;
 pub(super) use self::location::StoreLocation;

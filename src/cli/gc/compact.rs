@@ -8,8 +8,8 @@ use crate::cli::output::Output;
 use crate::cli::units::{Count, Size};
 use crate::service::Store;
 use crate::service::fsck::Presence;
-use crate::service::gc::Pace;
 use crate::service::gc::compact::{Compacted, CompactionPlan, MinLive, Source};
+use crate::service::gc::{Pace, Policy};
 
 /// Half of the bytes of a xorb. Below it, a rewrite copies fewer bytes than it frees.
 const DEFAULT_SHARE: f64 = 0.5;
@@ -120,12 +120,11 @@ pub(super) async fn plan(store: &Store, job: &Job) -> anyhow::Result<Option<(Com
     Ok(Some((plan.context("compaction aborted; nothing would be rewritten")?, min_live)))
 }
 
-/// Runs a compaction; does nothing without `--compact`.
-pub(super) async fn execute(store: &Store, job: &Job) -> anyhow::Result<Option<Compacted>> {
-    let Some(min_live) = job.min_live else { return Ok(None) };
+/// Runs a compaction.
+pub(super) async fn execute(store: &Store, policy: Policy, min_live: MinLive) -> anyhow::Result<Compacted> {
     // `Shared`, because a server may be running or start at any time.
-    let done = store.compact_garbage(job.policy, min_live, Presence::Shared, &Pace::default()).await;
-    Ok(Some(done.context("compaction aborted; nothing was rewritten")?))
+    let done = store.compact_garbage(policy, min_live, Presence::Shared, &Pace::default()).await;
+    done.context("compaction aborted; nothing was rewritten")
 }
 
 /// Prints the old and the new xorbs of a plan.

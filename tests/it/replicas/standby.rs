@@ -100,6 +100,10 @@ async fn promote_after(change: Change) {
     sqlx::raw_sql("SELECT pg_promote()").execute(&mut *on_standby.lock().await).await.unwrap();
     assert_eq!(count("SELECT count(*) FROM open_records").await, 1, "the standby lacks it");
     fleet.backend.change("database_url", standby.url());
+    // No command hides from the next start what the standby lacks.
+    let data_dir = fleet.directory.path("0");
+    let ran = fleet.zorb(&["gc", "--compact", "--data-dir", data_dir.to_str().unwrap()]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("start zorb serve once"), "{ran:?}");
     for directory in 0..2 {
         let server = fleet.server(directory);
         let client = server.client();
@@ -112,7 +116,6 @@ async fn promote_after(change: Change) {
         assert_eq!(has_commit, change == Change::Commit, "{tree}");
         assert_eq!(count("SELECT count(*) FROM open_records").await, 0);
     }
-    let data_dir = fleet.directory.path("0");
     let ran = fleet.zorb(&["fsck", "--deep", "--data-dir", data_dir.to_str().unwrap()]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     drop(on_standby);

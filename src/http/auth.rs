@@ -15,7 +15,7 @@ use axum::response::Response;
 use super::AppState;
 use super::audit::AuditContext;
 use super::error::{Code, Problem};
-use crate::service::access::{Claims, Refused, RepoScope, Scope, Token, TokenId, check_token};
+use crate::service::access::{Claims, Reason, Refused, RepoScope, Scope, Token, TokenId, check_token};
 
 /// Whether requests need tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub(super) async fn guard(
     if !claims.allow(needed) {
         tracing::debug!(%needed, has = %claims.scope, "token scope insufficient");
         let detail = format!("This request requires a token with the scope {needed}; the token has {}.", claims.scope);
-        return Err(Problem::new(Code::Forbidden, detail));
+        return Err(Problem::new(Code::Forbidden, detail).because(Reason::Scope));
     }
     let only_for_hub = match &claims.repo {
         _ if is_of_hub => None,
@@ -100,7 +100,7 @@ pub(super) async fn guard(
             "This token is {whose}, and only hf and other clients of the Hub can use it; issue a token for one \
              repository."
         );
-        return Err(Problem::new(Code::Forbidden, detail));
+        return Err(Problem::new(Code::Forbidden, detail).because(Reason::Route));
     }
     request.extensions_mut().insert(Caller(claims));
     Ok(next.run(request).await)
@@ -108,15 +108,21 @@ pub(super) async fn guard(
 
 /// Checks the token of a request.
 async fn check(state: &AppState, headers: &HeaderMap) -> Result<Token, Problem> {
-    let token = bearer_of(headers).map_err(|detail| Problem::new(Code::Unauthorized, detail))?;
+    let token = bearer_of(headers).map_err(missing_token)?;
     let now = state.shared.clock.now().as_secs();
     state.shared.keys.check(|ring| check_token(ring, token, now)).await.map_err(invalid_token)
+}
+
+/// The response to a request without a token.
+pub(super) fn missing_token(detail: &'static str) -> Problem {
+    Problem::new(Code::Unauthorized, detail).because(Reason::Missing)
 }
 
 /// The response to an invalid token. It does not say why the token is invalid.
 pub(super) fn invalid_token(refused: Refused) -> Problem {
     tracing::debug!(reason = refused.reason().name(), "token rejected");
-    Problem::new(Code::Unauthorized, "The token is invalid, expired or revoked; get a new one.").because(refused)
+    Problem::new(Code::Unauthorized, "The token is invalid, expired or revoked; get a new one.")
+        .because(refused.reason())
 }
 
 /// The text of a request's token, or what is wrong with its header.

@@ -22,7 +22,7 @@ use super::security;
 use crate::format::xorb::XorbErrorClass;
 use crate::format::{ParseHashError, XorbHash};
 use crate::runtime::telemetry::{chain, shown};
-use crate::service::access::{Reason, Refused};
+use crate::service::access::Reason;
 use crate::service::{
     Quantity, ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
 };
@@ -89,8 +89,8 @@ impl Problem {
     }
 
     /// Sets the reason of a refusal, for the audit log. The client does not see it.
-    pub(super) fn because(mut self, refused: Refused) -> Self {
-        self.reason = Some(refused.reason());
+    pub(super) fn because(mut self, reason: Reason) -> Self {
+        self.reason = Some(reason);
         self
     }
 

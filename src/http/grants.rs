@@ -127,7 +127,7 @@ pub(super) async fn commit(
     let grant = grant.map_err(|refused| match refused.reason() {
         Reason::Owner => forbidden(refused),
         // A 404 makes the client request a new grant. A 403 would end its upload.
-        _ => Problem::from(UploadError::NothingSent).because(refused),
+        _ => Problem::from(UploadError::NothingSent).because(refused.reason()),
     })?;
     state.server.commit_granted(&claims, xorb, grant).await?;
     Ok(StatusCode::OK)
@@ -137,5 +137,5 @@ pub(super) async fn commit(
 fn forbidden(refused: Refused) -> Problem {
     tracing::debug!(reason = refused.reason().name(), "grant rejected");
     Problem::new(Code::Forbidden, "The grant is expired or does not allow this request; request a new grant.")
-        .because(refused)
+        .because(refused.reason())
 }

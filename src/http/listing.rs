@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 
 use super::auth::Caller;
 use super::error::{Code, Problem};
+use crate::service::access::Reason;
 use crate::service::{FileEntry, ListError, Server, XorbEntry};
 use crate::wire::{FilesPage, ListedFile, ListedXorb, XorbsPage};
 
@@ -87,7 +88,7 @@ impl From<ListError> for Problem {
     fn from(error: ListError) -> Self {
         match error {
             ListError::OneRepository => {
-                Self::new(Code::Forbidden, "Listing xorbs requires a token for all repositories.")
+                Self::new(Code::Forbidden, "Listing xorbs requires a token for all repositories.").because(Reason::Repo)
             }
             ListError::Store(error) => error.into(),
         }

@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 
 use super::AppState;
 use super::audit::AuditContext;
-use super::auth::{bearer_of, invalid_token};
-use super::error::{Code, Problem};
+use super::auth::{bearer_of, invalid_token, missing_token};
+use super::error::Problem;
 use super::origin::BaseUrl;
 use crate::service::access::check_refresh_token;
 
@@ -43,7 +43,7 @@ pub(super) async fn refresh(
     let text = bearer_of(&headers).map_err(|_| {
         let detail = "This request requires a refresh token: send Authorization: Bearer with a token from `zorb token \
              issue --refresh`.";
-        Problem::new(Code::Unauthorized, detail)
+        missing_token(detail)
     })?;
     let now = state.shared.clock.now().as_secs();
     let refresh = state.shared.keys.check(|ring| check_refresh_token(ring, text, now)).await.map_err(invalid_token)?;

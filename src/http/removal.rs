@@ -10,7 +10,7 @@ use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::extract::HashPath;
 use crate::format::FileHash;
-use crate::service::access::RepoScope;
+use crate::service::access::{Reason, RepoScope};
 use crate::service::{RemoveError, Server};
 use crate::wire::RemovedFile;
 
@@ -38,7 +38,8 @@ pub(super) async fn file(
         RemoveError::NotFound => Problem::new(Code::NotFound, format!("File {file} not found.")),
         RemoveError::Foreign => {
             let detail = "Removing claims of other repositories requires an admin token for all repositories.";
-            Problem::new(Code::Forbidden, detail)
+            let lacks_scope = claims.repo == RepoScope::All;
+            Problem::new(Code::Forbidden, detail).because(if lacks_scope { Reason::Scope } else { Reason::Repo })
         }
         RemoveError::Store(error) => error.into(),
     })?;

@@ -22,7 +22,7 @@ use super::representation::{Representation, X_XORB_BYTE_RANGE, X_XORB_CHUNK_RANG
 use super::sending::RequestContext;
 use crate::format::XorbHash;
 use crate::runtime::fair::Tenant;
-use crate::service::access::{DataUrl, GRACE_SECS, KeyRing, MAX_URL_RANGE_COUNT, check_data_url};
+use crate::service::access::{DataUrl, GRACE_SECS, KeyRing, MAX_URL_RANGE_COUNT, Reason, check_data_url};
 use crate::service::gc::{MIN_CONDEMNED, OBJECT_RETENTION};
 use crate::service::reconstruct::{Descriptor, XorbPlan};
 use crate::service::{Form, Store};
@@ -121,9 +121,10 @@ pub(super) async fn data(
             "The URL is expired or does not allow this request; request the reconstruction again.",
         )
     };
+    let replaced = || refusal().because(Reason::Replaced);
     let permitted = checked.map_err(|refused| {
         tracing::debug!(reason = refused.reason().name(), "data URL rejected");
-        refusal().because(refused)
+        refusal().because(refused.reason())
     })?;
     // A download counts towards the share of the tenant that requested the URL, because another
     // machine may use the URL.
@@ -136,11 +137,11 @@ pub(super) async fn data(
     let stored = if stored.incarnation() == permitted.incarnation {
         stored
     } else {
-        state.server.store.find_replaced(xorb, permitted.incarnation).await?.ok_or_else(refusal)?
+        state.server.store.find_replaced(xorb, permitted.incarnation).await?.ok_or_else(replaced)?
     };
     // When the URL was signed, the index may have had wrong offsets of the chunks of this blob.
     if stored.has_moved_since(permitted.expires_unix_secs.saturating_sub(URL_LIFE_SECS)) {
-        return Err(refusal());
+        return Err(replaced());
     }
     let whole = stored.layout().whole();
     // All other headers are dropped, because a failed `If-Range` would select the whole xorb.

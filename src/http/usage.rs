@@ -8,7 +8,7 @@ use super::AppState;
 use super::auth::Caller;
 use super::error::{Code, Problem};
 use super::render::json;
-use crate::service::access::RepoScope;
+use crate::service::access::{Reason, RepoScope};
 use crate::service::{Holding, Limits, MeteredRepo, ResponseBudget, UsageError};
 use crate::wire::{OwnerUsage, RepoUsage, Usage, UsageLimits, UsagePage};
 
@@ -40,7 +40,8 @@ pub(super) async fn usage(
     let page = state.server.usage(&claims, repo, after, count).await.map_err(|error| match error {
         UsageError::Foreign => {
             let detail = "Reading the usage of other repositories requires an admin token for all repositories.";
-            Problem::new(Code::Forbidden, detail)
+            let lacks_scope = claims.repo == RepoScope::All;
+            Problem::new(Code::Forbidden, detail).because(if lacks_scope { Reason::Scope } else { Reason::Repo })
         }
         UsageError::Store(error) => error.into(),
     })?;

@@ -30,7 +30,7 @@ use crate::http::extract::HashPath;
 use crate::http::origin::BaseUrl;
 use crate::http::sending::RequestContext;
 use crate::service::access::Scope::Write;
-use crate::service::access::{Claims, RepoScope, Token, check_file_upload};
+use crate::service::access::{Claims, Reason, RepoScope, Token, check_file_upload};
 use crate::service::{HubError, MAX_WHOLE_FILE_LEN, OpenRepo, UploadError, WholeFile};
 
 /// How long a URL is valid, in seconds: a week. A client gets the URLs of up to 256 files at once,
@@ -147,16 +147,16 @@ pub(super) async fn receive(
     };
     let token = token.map_err(|refused| {
         tracing::debug!(reason = refused.reason().name(), "upload URL rejected");
-        forbidden().because(refused)
+        forbidden().because(refused.reason())
     })?;
+    audit.set_token(&token);
     match state.shared.auth {
         // A URL for all repositories is from before the server asked for tokens.
-        Auth::Tokens if token.claims.repo == RepoScope::All => return Err(forbidden().into()),
+        Auth::Tokens if token.claims.repo == RepoScope::All => return Err(forbidden().because(Reason::Repo).into()),
         // The request has no token, so the URL says which tenant sends it.
         Auth::Tokens => sender.tenant = token.claims.tenant(),
         Auth::Off => {}
     }
-    audit.set_token(&token);
     let tenant = sender.tenant;
     if http_body::Body::size_hint(&body).exact().is_some_and(|declared| declared != len) {
         return Err(HubProblem::invalid(format!("The URL is for a file of {len} bytes.")));

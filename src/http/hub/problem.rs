@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::git::ObjectId;
 use crate::http::error::{Code, Problem, internal};
+use crate::service::access::Reason;
 use crate::service::{HubError, HubNameError, StoreError};
 
 pub(super) const X_REPO_COMMIT: HeaderName = HeaderName::from_static("x-repo-commit");
@@ -101,7 +102,8 @@ impl From<HubError> for HubProblem {
                 missing
             }
             HubError::ReadOnly => {
-                Problem::new(Code::Forbidden, "The token does not permit writing to this repository.").into()
+                let detail = "The token does not permit writing to this repository.";
+                Problem::new(Code::Forbidden, detail).because(Reason::Repo).into()
             }
             HubError::Exists { what } => Problem::new(Code::Conflict, format!("{what} exists already.")).into(),
             HubError::Stale { head } => {

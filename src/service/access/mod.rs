@@ -66,7 +66,7 @@ pub struct Refused {
     reason: Reason,
 }
 
-/// Why a text was refused: for logs and metrics, never for the client.
+/// Why a request was refused: for logs, never for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// The text does not have the format of the expected kind.
@@ -87,10 +87,20 @@ pub enum Reason {
     Account,
     /// The grant was made for another repository or subject than those of the token.
     Owner,
+    /// The request has no token, or an `Authorization` header of another kind.
+    Missing,
+    /// The URL is for a blob that was replaced and deleted since, or whose offsets were corrected.
+    Replaced,
+    /// The scope of the token does not include the request.
+    Scope,
+    /// The token does not permit this in this repository, or is for some repositories only.
+    Repo,
+    /// The token is only for routes of the Hub.
+    Route,
 }
 
 impl Refused {
-    /// The reason, for logs and metrics only.
+    /// The reason, for logs only.
     #[must_use]
     pub const fn reason(self) -> Reason {
         self.reason
@@ -98,7 +108,7 @@ impl Refused {
 }
 
 impl Reason {
-    /// The name of the reason in metrics and logs. A name does not change between versions.
+    /// The name of the reason in logs. A name does not change between versions.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -110,6 +120,11 @@ impl Reason {
             Self::Ranges => "ranges",
             Self::Account => "account",
             Self::Owner => "owner",
+            Self::Missing => "missing",
+            Self::Replaced => "replaced",
+            Self::Scope => "scope",
+            Self::Repo => "repository",
+            Self::Route => "route",
         }
     }
 }

@@ -178,7 +178,7 @@ impl From<UploadError> for Problem {
                 Self::new(Code::Overloaded, detail).retry_after(retry_after)
             }
             UploadError::TooLarge { limit } => {
-                let detail = format!("The body is longer than {limit} bytes; split the data over more xorbs.");
+                let detail = format!("The body is longer than {limit} bytes; send the data in several uploads.");
                 Self::new(Code::TooLarge, detail).with("limit", limit)
             }
             UploadError::Invalid(error) => {

@@ -42,6 +42,8 @@ impl SqliteIndex {
     }
 
     async fn open_with(path: &Path, synchronous: SqliteSynchronous) -> Result<Self, IndexError> {
+        #[cfg(test)]
+        template::copy_to(path).await;
         let options = SqliteConnectOptions::new()
             .filename(path)
             .pragma("wal_autocheckpoint", wal::MAX_PAGE_COUNT)
@@ -138,5 +140,45 @@ impl SqliteIndex {
             return Ok(());
         }
         Err(IndexError { op, kind: IndexErrorKind::Damaged, source: found.into() })
+    }
+}
+
+/// The schema of new databases in tests. SQLite parses the whole schema again for many migrations,
+/// which was a third of the CPU of the tests of a store. So a test process migrates one database,
+/// and copies it.
+#[cfg(test)]
+mod template {
+    use std::io::Write as _;
+    use std::path::Path;
+
+    use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+    use tokio::sync::OnceCell;
+
+    static TEMPLATE: OnceCell<Vec<u8>> = OnceCell::const_new();
+
+    /// Copies the new database to this path, if there is no file. A failure is left to the caller,
+    /// which opens the file.
+    pub(super) async fn copy_to(path: &Path) {
+        // SQLite would take pages of a log that is left, or discard it with an empty file.
+        let mut log = path.as_os_str().to_owned();
+        log.push("-wal");
+        if path.exists() || Path::new(&log).exists() {
+            return;
+        }
+        let bytes = TEMPLATE.get_or_init(migrated).await;
+        if let Ok(mut file) = std::fs::File::create_new(path) {
+            let _ = file.write_all(bytes);
+        }
+    }
+
+    async fn migrated() -> Vec<u8> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("template.sqlite");
+        let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+        let options = options.journal_mode(SqliteJournalMode::Wal).foreign_keys(true);
+        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
+        crate::index::migrate::run(&pool).await.unwrap();
+        pool.close().await;
+        std::fs::read(&path).unwrap()
     }
 }

@@ -93,7 +93,7 @@ async fn files(client: &Client, repo: &str, revision: &str, limit: usize) -> Fil
 fn next_page(client: &Client, page: &Response) -> Option<String> {
     let link = page.headers.get("link")?.to_str().unwrap();
     let url = link.strip_prefix('<').unwrap().split('>').next().unwrap();
-    Some(url.strip_prefix(client.url()).unwrap().to_owned())
+    Some(client.path_of(url).to_owned())
 }
 
 fn git(directory: &Path, arguments: &[&str]) -> String {

@@ -31,6 +31,10 @@ const SERVER_COUNT: usize = 3;
 /// How often a server is killed. More with the variable `ZORB_KILL_ROUNDS`.
 const ROUND_COUNT: usize = 20;
 
+/// Writers of one branch, and commits of each. More with the variable `ZORB_COMMIT_COUNT`.
+const WRITER_COUNT: usize = 16;
+const COMMIT_COUNT: usize = 5;
+
 /// Clients of each server while servers are killed.
 const CLIENT_COUNT: usize = 2;
 
@@ -264,16 +268,16 @@ async fn commit(client: &Client, repo: &str, path: &str) -> u16 {
 
 #[tokio::test]
 async fn commits_to_one_branch_through_all_servers_are_in_one_line() {
-    const COUNT: usize = 12;
+    let count = std::env::var("ZORB_COMMIT_COUNT").map_or(COMMIT_COUNT, |count| count.parse().unwrap());
     let fleet = Fleet::start().await;
     let body = json!({ "name": "model", "organization": "me", "type": "model", "private": false }).to_string();
     assert_eq!(fleet.client(0).post("/api/repos/create", body.clone()).await.status, 200);
     assert_eq!(fleet.client(1).post("/api/repos/create", body).await.status, 409);
     let mut clients = JoinSet::new();
-    for number in 0..SERVER_COUNT * 2 {
+    for number in 0..WRITER_COUNT {
         let client = fleet.client(number % SERVER_COUNT);
         clients.spawn(async move {
-            for file in 0..COUNT {
+            for file in 0..count {
                 assert_eq!(commit(&client, "me/model", &format!("{number}/{file}")).await, 200);
             }
         });
@@ -283,11 +287,11 @@ async fn commits_to_one_branch_through_all_servers_are_in_one_line() {
     }
     for number in 0..SERVER_COUNT {
         let history = fleet.client(number).get("/api/models/me/model/commits/main?limit=1000").await.json();
-        assert_eq!(history.as_array().unwrap().len(), SERVER_COUNT * 2 * COUNT + 1);
+        assert_eq!(history.as_array().unwrap().len(), WRITER_COUNT * count + 1);
         let tree = fleet.client(number).get("/api/models/me/model/tree/main?recursive=true&limit=1000").await.json();
         let files = tree.as_array().unwrap().iter().filter(|entry| entry["type"] == "file").count();
         // With `.gitattributes`, which the creation has put.
-        assert_eq!(files, SERVER_COUNT * 2 * COUNT + 1);
+        assert_eq!(files, WRITER_COUNT * count + 1);
     }
     // A deletion is seen by all at once, and the name is free for another one.
     let named = json!({ "name": "model", "organization": "me", "type": "model" }).to_string();

@@ -6,11 +6,12 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{commit, files, head, put, stored_xorb, zorb};
-use crate::support::{Client, Response, TestServer, eventually, guarded, issue, register, sha256_of, upload_shard};
+use crate::support::{Client, Response, TestServer, guarded, issue, register, sha256_of, upload_shard};
 
 /// Runs a command of zorb with the data directory of a server.
 fn run(server: &TestServer, arguments: &[&str]) -> Output {
-    zorb(&[arguments, &["--data-dir", server.data_dir().to_str().unwrap()]].concat())
+    let mut command = server.command();
+    command.args(arguments).arg("--data-dir").arg(server.data_dir()).output().unwrap()
 }
 
 /// What a command for the accounts of a server prints.
@@ -105,7 +106,7 @@ async fn members_do_what_their_role_in_an_organization_permits() {
     let added = accounts(&server, &["org", "add", "acme", "--member", "alice:write", "--member", "bob:read"]);
     assert_eq!(added, "added the organization acme\n");
     let role = async |client: &Client| client.get("/api/whoami-v2").await.json()["orgs"][0]["roleInOrg"].clone();
-    eventually("bob is a member", async || role(&bob).await == "read").await;
+    bob.eventually("bob is a member", async |bob| role(bob).await == "read").await;
     assert_eq!(role(&alice).await, "write");
     assert_eq!(
         (create(&bob, Some("acme"), "m", true).await, create(&alice, Some("acme"), "m", true).await),
@@ -117,7 +118,7 @@ async fn members_do_what_their_role_in_an_organization_permits() {
     // Their roles change with the same tokens.
     let changed = accounts(&server, &["org", "member", "acme", "alice:none", "bob:write"]);
     assert_eq!(changed, "alice in acme: none\nbob in acme: write\n");
-    eventually("alice is a member no longer", async || alice.get("/api/models/acme/m").await.status == 404).await;
+    alice.eventually("she is no member", async |alice| alice.get("/api/models/acme/m").await.status == 404).await;
     assert_eq!(listed(&alice).await, [""; 0]);
     assert_eq!(commit(&bob, "acme/m", None, &[put("b.txt", b"b")]).await.0, 200);
     assert_eq!(accounts(&server, &["org", "list"]), "acme  bob:write\n");
@@ -139,21 +140,21 @@ async fn disabled_user_and_revoked_tokens_are_refused_everywhere() {
     let batch = json!({ "operation": "upload", "transfers": ["basic"], "objects": [object] }).to_string();
     let batch = alice.post("/alice/m.git/info/lfs/objects/batch", batch).await.json();
     let href = batch["objects"][0]["actions"]["upload"]["href"].as_str().unwrap();
-    let url = href.strip_prefix(server.client().url()).unwrap().to_owned();
+    let url = server.client().path_of(href).to_owned();
     let xet = transfer().await;
     assert_eq!(xet.get("/v1/files").await.status, 200);
     assert_eq!(accounts(&server, &["user", "disable", "alice"]), "disabled alice\n");
-    eventually("alice is refused", async || alice.get("/api/whoami-v2").await.status == 401).await;
+    alice.eventually("she is refused", async |alice| alice.get("/api/whoami-v2").await.status == 401).await;
     assert_eq!(xet.get("/v1/files").await.status, 401);
     let send = || server.client().request(Method::PUT, &url).body("sent as a whole");
     assert_eq!(Response::of(send()).await.status, 403);
     assert!(refused(&server, &["user", "token", "alice", "--scope", "read"]).contains("zorb user enable alice"));
     assert_eq!(bob.get("/api/whoami-v2").await.status, 200);
     accounts(&server, &["user", "enable", "alice"]);
-    eventually("alice is back", async || alice.get("/api/whoami-v2").await.status == 200).await;
+    alice.eventually("she is back", async |alice| alice.get("/api/whoami-v2").await.status == 200).await;
     assert_eq!(xet.get("/v1/files").await.status, 200);
     assert_eq!(accounts(&server, &["user", "revoke", "alice"]), "revoked all tokens of alice\n");
-    eventually("her tokens are revoked", async || alice.get("/api/whoami-v2").await.status == 401).await;
+    alice.eventually("they are revoked", async |alice| alice.get("/api/whoami-v2").await.status == 401).await;
     assert_eq!(xet.get("/v1/files").await.status, 401);
     assert_eq!(Response::of(send()).await.status, 403);
     // The next one is valid at once, has all that she had, and so have the tokens for transfers.

@@ -32,12 +32,12 @@ async fn batch(client: &Client, repo: &str, objects: &[Value]) -> Vec<Value> {
 async fn upload_path(client: &Client, repo: &str, contents: &[u8]) -> Option<String> {
     let entry = batch(client, repo, &[object(contents)]).await.remove(0);
     let href = entry["actions"]["upload"]["href"].as_str()?;
-    Some(href.strip_prefix(client.url()).unwrap().to_owned())
+    Some(client.path_of(href).to_owned())
 }
 
 /// Sends a file as clients do: without a token.
 async fn send(client: &Client, path: &str, body: Vec<u8>) -> Response {
-    let client = Client::new(client.url());
+    let client = client.without_token();
     Response::of(client.request(Method::PUT, path).body(body)).await
 }
 
@@ -135,7 +135,9 @@ async fn upload_url_has_the_rights_of_its_token_and_ends_with_it() {
     let path = upload_path(&owner, "me/model", &late).await.unwrap();
     let revoked = token_command(&server, &["revoke", &text]);
     assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
-    eventually("the revocation applies", async || owner.get("/api/models/me/model").await.status == 401).await;
+    owner
+        .eventually("the revocation applies", async |owner| owner.get("/api/models/me/model").await.status == 401)
+        .await;
     send(&anyone, &path, late).await.problem(403, "forbidden");
 }
 

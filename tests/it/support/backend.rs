@@ -1,7 +1,8 @@
 //! Stores of servers that are not in the data directory: a PostgreSQL database, and a bucket.
 //!
 //! With `ZORB_TEST_STORE=s3` every server that a test starts has its index in a database and its
-//! blobs in a bucket. Tests that look at the files of the data directory fail then, so name those that do not.
+//! blobs in a bucket. With `ZORB_TEST_SERVERS=3` each such store has three servers, and a client sends its requests to
+//! them in turn. Tests that look at the files of the data directory fail then, so name those that do not.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

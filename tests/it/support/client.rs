@@ -1,16 +1,21 @@
 //! A plain HTTP client that hands out everything a response has.
 
-use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
 
 use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, HeaderMap};
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
-/// Talks to one server; every response is read whole.
+use super::eventually;
+
+/// Talks to one server, or to several of one store in turn; every response is read whole.
 #[derive(Clone, Debug)]
 pub struct Client {
-    url: String,
+    urls: Arc<[String]>,
+    /// Requests so far: two that follow each other reach different servers.
+    count: Arc<AtomicUsize>,
     http: reqwest::Client,
 }
 
@@ -24,12 +29,17 @@ pub struct Response {
 
 impl Client {
     pub fn new(url: &str) -> Self {
+        Self::in_turn([url.to_owned()].into(), Arc::default())
+    }
+
+    /// Sends each request to the next of these servers. Clients with the same count take turns.
+    pub fn in_turn(urls: Arc<[String]>, count: Arc<AtomicUsize>) -> Self {
         static PROVIDER: Once = Once::new();
         PROVIDER.call_once(|| {
             rustls::crypto::ring::default_provider().install_default().expect("nobody installed one before");
         });
         let http = reqwest::Client::builder().no_proxy().build().expect("the client's settings are valid");
-        Self { url: url.to_owned(), http }
+        Self { urls, count, http }
     }
 
     /// A client that believes the authorities in a PEM text and no other.
@@ -45,17 +55,38 @@ impl Client {
         let value = format!("Bearer {token}").parse().expect("a token is text");
         let headers = HeaderMap::from_iter([(AUTHORIZATION, value)]);
         let http = reqwest::Client::builder().no_proxy().default_headers(headers).build();
-        Self { url: self.url.clone(), http: http.expect("the client's settings are valid") }
+        Self { http: http.expect("the client's settings are valid"), ..self.clone() }
     }
 
-    /// Where the server is, without a slash at the end.
+    /// The same without a token.
+    pub fn without_token(&self) -> Self {
+        Self { http: Self::new("").http, ..self.clone() }
+    }
+
+    /// Waits until this holds at every server: each knows a moment later what another one was told.
+    #[expect(clippy::future_not_send, reason = "only tests wait for it, and none spawns it")]
+    pub async fn eventually(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
+        for url in &*self.urls {
+            let one = Self { urls: [url.clone()].into(), ..self.clone() };
+            eventually(what, async || holds(&one).await).await;
+        }
+    }
+
+    /// Where the server is, or the first of them, without a slash at the end.
     pub fn url(&self) -> &str {
-        &self.url
+        &self.urls[0]
+    }
+
+    /// The path and query of a URL of one of the servers.
+    pub fn path_of<'a>(&self, url: &'a str) -> &'a str {
+        let path = self.urls.iter().find_map(|server| url.strip_prefix(server.as_str()));
+        path.unwrap_or_else(|| panic!("{url} is on none of {:?}", self.urls))
     }
 
     /// A request that is not sent yet; the path begins with a slash.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.url))
+        let number = self.count.fetch_add(1, Ordering::Relaxed) % self.urls.len();
+        self.http.request(method, format!("{}{path}", self.urls[number]))
     }
 
     pub async fn get(&self, path: &str) -> Response {

@@ -41,7 +41,7 @@ impl Grant {
             (Some("PUT"), Some(0))
         );
         let url = grant["url"].as_str().expect("a URL");
-        let path = url.strip_prefix(client.url()).expect("a URL of this server").to_owned();
+        let path = client.path_of(url).to_owned();
         Self { xorb: xorb.to_owned(), id: grant["id"].as_str().expect("an id").to_owned(), path }
     }
 

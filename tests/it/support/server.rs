@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -55,40 +56,65 @@ impl Start {
         self
     }
 
-    /// Starts it and waits until it listens.
+    /// Starts it and waits until it listens. If `ZORB_TEST_SERVERS` asks for several, and the store is in a bucket, the
+    /// others have a data directory of their own, as on another machine.
     pub fn start(self) -> TestServer {
         let directory = tempfile::tempdir().expect("the test can make a temporary directory");
-        let data_dir = self.data_dir.unwrap_or_else(|| directory.path().join("data"));
-        let log = directory.path().join("log");
-        #[cfg(all(feature = "postgres-tests", feature = "s3"))]
-        let variables = super::backend::variables_of(&data_dir);
-        #[cfg(not(all(feature = "postgres-tests", feature = "s3")))]
-        let variables: Vec<(String, String)> = Vec::new();
+        let data_dir = self.data_dir.clone().unwrap_or_else(|| directory.path().join("data"));
+        let variables = variables_of(&data_dir);
         let begin = Instant::now();
-        let mut child = command(self.disk_mib, self.descriptors.as_deref(), &data_dir)
+        let first = self.process(&data_dir, &directory.path().join("log"), &variables);
+        let startup = begin.elapsed();
+        let count = if variables.is_empty() { 1 } else { server_count() };
+        let other = |number| {
+            let path = |name| directory.path().join(format!("{name}-{number}"));
+            self.process(&path("data"), &path("log"), &variables)
+        };
+        let others = (1..count).map(other).collect();
+        let request_count = Arc::new(AtomicUsize::new(rand::random_range(0..count)));
+        TestServer { first, others, request_count, data_dir, startup, directories: vec![Arc::new(directory)] }
+    }
+
+    fn process(&self, data_dir: &Path, log: &Path, variables: &[(String, String)]) -> Process {
+        let mut child = command(self.disk_mib, self.descriptors.as_deref(), data_dir)
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(&data_dir)
+            .arg(data_dir)
             .env("ZORB_LOG", "debug")
             // What a small disk has is not to be kept free, unless a test says so.
             .env("ZORB_MIN_FREE_SPACE", "0")
-            .envs(variables)
-            .envs(self.settings)
+            .envs(variables.iter().cloned())
+            .envs(self.settings.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(File::create(&log).expect("the test can write a log"))
+            .stderr(File::create(log).expect("the test can write a log"))
             .spawn()
             .expect("the binary was built for this test, and a small disk needs the program unshare");
         let mut line = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
         stdout.read_line(&mut line).expect("the server writes text");
-        let startup = begin.elapsed();
         let Some(url) = line.trim_end().strip_prefix("zorb listening on ") else {
-            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            let log = std::fs::read_to_string(log).unwrap_or_default();
             let _ = child.wait();
             panic!("the first line is {line:?}, the log:\n{log}");
         };
-        TestServer { child, url: url.to_owned(), data_dir, log, startup, directories: vec![Arc::new(directory)] }
+        Process { child, url: url.to_owned(), log: log.to_owned() }
     }
+}
+
+/// Where the store of this data directory is, if that is not in the directory.
+#[cfg(all(feature = "postgres-tests", feature = "s3"))]
+fn variables_of(data_dir: &Path) -> Vec<(String, String)> {
+    super::backend::variables_of(data_dir)
+}
+
+#[cfg(not(all(feature = "postgres-tests", feature = "s3")))]
+const fn variables_of(_: &Path) -> Vec<(String, String)> {
+    Vec::new()
+}
+
+/// How many servers a store in a bucket has.
+fn server_count() -> usize {
+    std::env::var("ZORB_TEST_SERVERS").map_or(1, |count| count.parse().expect("ZORB_TEST_SERVERS is a number"))
 }
 
 /// The binary, behind what it takes to give it a small disk.
@@ -112,11 +138,40 @@ fn command(disk_mib: Option<u32>, descriptors: Option<&str>, data_dir: &Path) ->
 
 /// A server process; killed when dropped.
 #[derive(Debug)]
-pub struct TestServer {
+struct Process {
     child: Child,
     url: String,
-    data_dir: PathBuf,
     log: PathBuf,
+}
+
+impl Process {
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id is positive");
+        kill_process(pid, signal).expect("the server is a child of this process");
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("the server is a child of this process")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The server of a store, or all of them.
+#[derive(Debug)]
+pub struct TestServer {
+    /// What has its data in `data_dir`.
+    first: Process,
+    others: Vec<Process>,
+    /// Requests of all clients. It begins at random, so that a test meets each server in time.
+    request_count: Arc<AtomicUsize>,
+    data_dir: PathBuf,
     startup: Duration,
     /// What must outlive the server: its own directory, and that of the one before it.
     directories: Vec<Arc<TempDir>>,
@@ -128,19 +183,24 @@ impl TestServer {
         Start::default().start()
     }
 
-    /// A client for it.
+    /// A client for it, which sends its requests to all servers in turn.
     pub fn client(&self) -> Client {
-        Client::new(&self.url)
+        let urls = self.processes().map(|process| process.url.clone()).collect();
+        Client::in_turn(urls, Arc::clone(&self.request_count))
+    }
+
+    fn processes(&self) -> impl Iterator<Item = &Process> {
+        std::iter::once(&self.first).chain(&self.others)
     }
 
     /// `http://ADDR:PORT`, or with `https`.
     pub fn url(&self) -> &str {
-        &self.url
+        &self.first.url
     }
 
     /// `ADDR:PORT`.
     pub fn address(&self) -> &str {
-        self.url.split_once("://").expect("the server says where it is").1
+        self.url().split_once("://").expect("the server says where it is").1
     }
 
     /// Where it keeps everything.
@@ -158,9 +218,16 @@ impl TestServer {
         self.directories.extend(directories);
     }
 
+    /// The binary, for a command on the store.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
+        command.envs(variables_of(self.data_dir()));
+        command
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.first.child.id()
     }
 
     /// Time from its start until it listened.
@@ -168,14 +235,14 @@ impl TestServer {
         self.startup
     }
 
-    /// What it logged so far.
+    /// What it logged so far, one server after another.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).expect("the log is text")
+        self.processes().map(|process| std::fs::read_to_string(&process.log).expect("the log is text")).collect()
     }
 
     /// A path as this process sees it: a small disk is mounted for the server only.
     pub fn seen_from_inside(&self, path: &Path) -> PathBuf {
-        let root = PathBuf::from(format!("/proc/{}/root", self.child.id()));
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid()));
         root.join(path.strip_prefix("/").expect("the data directory is absolute"))
     }
 
@@ -231,7 +298,7 @@ impl TestServer {
     pub async fn exit(mut self) -> (ExitStatus, String) {
         let mut status = None;
         eventually("the server ends", async || {
-            status = self.child.try_wait().expect("the server is a child of this process");
+            status = self.first.child.try_wait().expect("the server is a child of this process");
             status.is_some()
         })
         .await;
@@ -240,13 +307,14 @@ impl TestServer {
 
     /// Waits for its end.
     pub fn wait(mut self) -> ExitStatus {
-        self.child.wait().expect("the server is a child of this process")
+        let others = self.others.iter_mut().map(Process::wait);
+        others.for_each(|status| assert!(status.success(), "{status}"));
+        self.first.wait()
     }
 
     /// SIGKILL, and waits for the end.
-    pub fn kill(mut self) {
-        self.child.kill().expect("the server is a child of this process");
-        self.child.wait().expect("the server is a child of this process");
+    pub fn kill(self) {
+        self.signal(Signal::KILL);
     }
 
     /// Ends it and starts another one on the same data.
@@ -265,16 +333,7 @@ impl TestServer {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id is positive");
-        kill_process(pid, signal).expect("the server is a child of this process");
-    }
-}
-
-impl Drop for TestServer {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.processes().for_each(|process| process.signal(signal));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tokens, and requests that carry them.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use reqwest::Method;
 
@@ -8,7 +8,7 @@ use super::{Client, Response, Start, TestServer};
 
 /// Runs `zorb token` on the data of a server; returns what it prints.
 pub fn token_command(server: &TestServer, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
+    let mut command = server.command();
     let (verb, rest) = args.split_first().expect("a verb");
     command.args(["token", verb, "--data-dir"]).arg(server.data_dir()).args(rest);
     command.output().expect("the binary was built for this test")

@@ -137,7 +137,7 @@ pub(super) async fn data(
     let stored = if stored.incarnation() == permitted.incarnation {
         stored
     } else {
-        state.server.store.find_replaced(xorb, permitted.incarnation).await?.ok_or_else(replaced)?
+        state.server.store.find_other_blob(xorb, permitted.incarnation).await?.ok_or_else(replaced)?
     };
     // When the URL was signed, the index may have had wrong offsets of the chunks of this blob.
     if stored.has_moved_since(permitted.expires_unix_secs.saturating_sub(URL_LIFE_SECS)) {

@@ -175,20 +175,27 @@ impl Store {
         }
     }
 
-    /// A blob that was replaced and is still retained, with its layout. `None` if this blob is not
-    /// one.
+    /// Another blob of a xorb than the one that [`find`](Self::find) has found, with its layout: a
+    /// blob that was replaced and is still retained, or the one by which another process has
+    /// replaced it. `None` if it is neither.
     ///
     /// # Errors
     ///
     /// The index does not respond.
-    pub async fn find_replaced(
+    pub async fn find_other_blob(
         &self,
         hash: XorbHash,
         incarnation: Incarnation,
     ) -> Result<Option<Arc<StoredXorb>>, StoreError> {
         let epoch = self.layouts.epoch.now();
-        let row = self.index.find_replaced(hash, incarnation).await?;
-        Ok(row.map(|row| Arc::new(StoredXorb::new(row, epoch))))
+        if let Some(row) = self.index.find_replaced(hash, incarnation).await? {
+            return Ok(Some(Arc::new(StoredXorb::new(row, epoch))));
+        }
+        // This process learns within a second what another one has replaced. Until then a URL that
+        // the other one has signed would be refused here.
+        self.layouts.xorbs.invalidate(&hash);
+        let current = self.find(hash).await?;
+        Ok(current.filter(|xorb| xorb.incarnation() == incarnation))
     }
 
     /// Bytes of dead and pending objects: blobs that no row names and that were not deleted yet.

@@ -88,6 +88,28 @@ async fn upload_of_a_shorter_form_replaces_the_blob_once() {
     assert_eq!(setup.blobs.list().await.unwrap().len(), 2);
 }
 
+/// A server learns a moment later that another one has replaced a blob. It serves the URLs of both.
+#[tokio::test]
+async fn new_blob_is_found_by_a_process_that_remembers_the_old_one() {
+    let (long, short) = long_and_short();
+    let (setup, old) = stored(&long).await;
+    let ([first, second], hash) = ([setup.process(), setup.process()], old.xorb_hash());
+    let current = async |server: &Arc<Server>| server.store.find(hash).await.unwrap().unwrap().incarnation();
+    let before = current(&second).await;
+    assert!(declare(&first, &short).await.unwrap().was_inserted);
+    let after = current(&first).await;
+    assert_ne!(after, before);
+    assert_eq!(current(&second).await, before, "it remembers the old one");
+    let found = second.store.find_other_blob(hash, after).await.unwrap().unwrap();
+    assert_eq!(whole(&second, &found).await.unwrap(), short.bytes());
+    assert_eq!(current(&second).await, after);
+    let found = second.store.find_other_blob(hash, before).await.unwrap().unwrap();
+    assert_eq!(whole(&second, &found).await.unwrap(), long.bytes());
+    setup.clock.advance(OBJECT_RETENTION);
+    collect(&first).await;
+    assert!(second.store.find_other_blob(hash, before).await.unwrap().is_none(), "it was deleted");
+}
+
 /// The blob is deleted exactly when its retention is over.
 #[tokio::test]
 async fn replaced_blob_is_retained_and_then_deleted() {
@@ -103,7 +125,7 @@ async fn replaced_blob_is_retained_and_then_deleted() {
     assert_eq!(server.store.collect(plan, &Pace::default()).await.replaced.count, 0);
     assert_eq!(whole(&server, &seen).await.unwrap(), long.bytes());
     assert_eq!(
-        server.store.find_replaced(seen.hash(), seen.incarnation()).await.unwrap().unwrap().layout(),
+        server.store.find_other_blob(seen.hash(), seen.incarnation()).await.unwrap().unwrap().layout(),
         seen.layout()
     );
     setup.clock.advance(Duration::from_millis(1));
@@ -113,7 +135,7 @@ async fn replaced_blob_is_retained_and_then_deleted() {
     assert_ne!(setup.blobs.key_of(seen.hash()), old);
     for server in [&server, &setup.process()] {
         assert!(matches!(whole(server, &seen).await, Err(ReadError::Replaced { .. })));
-        assert!(server.store.find_replaced(seen.hash(), seen.incarnation()).await.unwrap().is_none());
+        assert!(server.store.find_other_blob(seen.hash(), seen.incarnation()).await.unwrap().is_none());
         assert_eq!(read(server, &long).await.unwrap().as_deref(), Some(short.bytes()));
     }
 }

@@ -312,7 +312,7 @@ async fn fetch(server: &Arc<Server>, url: &Url, lacks_name: bool) -> Outcome {
     let xorb = if xorb.incarnation() == url.incarnation || lacks_name {
         xorb
     } else {
-        match server.store.find_replaced(xorb.hash(), url.incarnation).await {
+        match server.store.find_other_blob(xorb.hash(), url.incarnation).await {
             Ok(Some(xorb)) => xorb,
             Ok(None) => return Outcome::Bytes(None, Vec::new()),
             Err(error) => return failed(error),

@@ -82,7 +82,7 @@ pub use self::objects::{DeadObject, ObjectIndex, ObjectSums};
 pub use self::records::{RecordIndex, StoreMark, give_up_record};
 pub use self::register::{Cursor, NewFile, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
 pub use self::repair::{FaultPage, FileFault, FutureTimes, RepairIndex, TotalsError};
-pub use self::store_locks::{MAX_CLOCK_DIFFERENCE, StoreLock, StoreLockIndex, StoreLockKeys};
+pub use self::store_locks::{MAX_CLOCK_DIFFERENCE, MAX_CLOCK_LEAD, StoreLock, StoreLockIndex, StoreLockKeys};
 pub use self::usage::{Allowance, Excess, Limits, Quantity, RepoUsage, Usage, UsageIndex, record_len};
 pub use self::xorbs::{
     ChunkColumns, NewXorb, Staging, Ticket, Totals, XorbContents, XorbIndex, XorbPart, XorbRow, XorbState,

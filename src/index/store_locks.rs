@@ -85,6 +85,11 @@ impl StoreLock {
 /// the others, which accept them for 60 seconds after their expiry.
 pub const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
 
+/// How far the clock of another server may be ahead: two servers whose clocks differ as much as a
+/// start allows, in opposite directions, and half as much for the time since. Whatever looks at
+/// times of others measures hours and weeks.
+pub const MAX_CLOCK_LEAD: Duration = MAX_CLOCK_DIFFERENCE.saturating_mul(3);
+
 /// The methods of [`Index`](super::Index) for several servers of one index.
 pub trait StoreLockIndex {
     /// Whether servers in other processes may use the index at the same time.

@@ -40,7 +40,7 @@ pub use self::plan::{Action, CollectionPlan, PlannedXorb, Retained, Tally};
 use super::error::StoreError;
 use super::{Gap, Store};
 use crate::format::{FileHash, XorbHash};
-use crate::index::MAX_CLOCK_DIFFERENCE;
+use crate::index::MAX_CLOCK_LEAD;
 use crate::runtime::clock::Timestamp;
 
 /// The minimum grace period. Stock clients remember xorbs that they have uploaded or found by dedup
@@ -63,11 +63,6 @@ const STAGED_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// retention is also longer than the publication of a blob takes, so a pending object of this age
 /// belongs to no running publication.
 pub const OBJECT_RETENTION: Duration = Duration::from_secs(3 * 3600);
-
-/// How far the clock of another server may be ahead: two servers whose clocks differ as much as a
-/// start allows, in opposite directions, and half as much for the time since. A collection measures
-/// hours and weeks.
-const TOLERATED_CLOCK_DIFFERENCE: Duration = MAX_CLOCK_DIFFERENCE.saturating_mul(3);
 
 /// Maximum number of xorbs of one step: its transaction must not hold the lock of the database for
 /// long.
@@ -161,7 +156,7 @@ impl Store {
     /// An error if the clock shows an earlier time than one that the index has. With several
     /// servers the time may be of another clock, and some seconds later.
     fn check_gc_clock(&self, now: Timestamp, seen: Timestamp) -> Result<(), GcAbort> {
-        let tolerated = if self.index.has_other_clocks() { TOLERATED_CLOCK_DIFFERENCE } else { Duration::ZERO };
+        let tolerated = if self.index.has_other_clocks() { MAX_CLOCK_LEAD } else { Duration::ZERO };
         if now < before(seen, tolerated) {
             return Err(GcAbort::Clock { now: now.as_millis(), seen: seen.as_millis() });
         }

@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 selected=(auth:: traps:: quota:: hub::accounts hub::catalog hub::last_commit hub::lfs hub::namespace hub::rights hub::squash)
 # These look at the data directory, at the metrics or at the URL of one server, or need grants. The
 # last two expect that a key is dropped at once, which several servers do half a second later, and
-# that no server has stored another blob of an xorb, which is then deleted.
+# that no server has stored another blob of a xorb, which is then deleted.
 of_one=(
   commands_for_accounts record_of_a_registration as_many_win forwarded_headers nothing_of_a_token
   rotated_key one_xorb_from_eight_clients

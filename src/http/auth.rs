@@ -125,6 +125,12 @@ pub(super) fn invalid_token(refused: Refused) -> Problem {
         .because(refused.reason())
 }
 
+/// The response to a request about other repositories than those of the token.
+pub(super) fn foreign(claims: &Claims, detail: &'static str) -> Problem {
+    let reason = if claims.repo == RepoScope::All { Reason::Scope } else { Reason::Repo };
+    Problem::new(Code::Forbidden, detail).because(reason)
+}
+
 /// The text of a request's token, or what is wrong with its header.
 pub(super) fn bearer_of(headers: &HeaderMap) -> Result<&str, &'static str> {
     let header = headers.get(AUTHORIZATION);

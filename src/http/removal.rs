@@ -6,11 +6,11 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 
-use super::auth::Caller;
+use super::auth::{Caller, foreign};
 use super::error::{Code, Problem};
 use super::extract::HashPath;
 use crate::format::FileHash;
-use crate::service::access::{Reason, RepoScope};
+use crate::service::access::RepoScope;
 use crate::service::{RemoveError, Server};
 use crate::wire::RemovedFile;
 
@@ -38,8 +38,7 @@ pub(super) async fn file(
         RemoveError::NotFound => Problem::new(Code::NotFound, format!("File {file} not found.")),
         RemoveError::Foreign => {
             let detail = "Removing claims of other repositories requires an admin token for all repositories.";
-            let lacks_scope = claims.repo == RepoScope::All;
-            Problem::new(Code::Forbidden, detail).because(if lacks_scope { Reason::Scope } else { Reason::Repo })
+            foreign(&claims, detail)
         }
         RemoveError::Store(error) => error.into(),
     })?;

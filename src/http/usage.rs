@@ -5,10 +5,10 @@ use axum::extract::{Query, State};
 use axum::response::Response;
 
 use super::AppState;
-use super::auth::Caller;
+use super::auth::{Caller, foreign};
 use super::error::{Code, Problem};
 use super::render::json;
-use crate::service::access::{Reason, RepoScope};
+use crate::service::access::RepoScope;
 use crate::service::{Holding, Limits, MeteredRepo, ResponseBudget, UsageError};
 use crate::wire::{OwnerUsage, RepoUsage, Usage, UsageLimits, UsagePage};
 
@@ -40,8 +40,7 @@ pub(super) async fn usage(
     let page = state.server.usage(&claims, repo, after, count).await.map_err(|error| match error {
         UsageError::Foreign => {
             let detail = "Reading the usage of other repositories requires an admin token for all repositories.";
-            let lacks_scope = claims.repo == RepoScope::All;
-            Problem::new(Code::Forbidden, detail).because(if lacks_scope { Reason::Scope } else { Reason::Repo })
+            foreign(&claims, detail)
         }
         UsageError::Store(error) => error.into(),
     })?;

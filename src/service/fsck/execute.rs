@@ -74,7 +74,8 @@ impl Fsck {
     async fn clamp_times(&self) -> Result<Outcome, StoreError> {
         let (now, mut after) = (self.store.clock.now(), None);
         loop {
-            after = self.store.index.clamp_times(after, TIMES_PAGE_COUNT, future(now), now).await?;
+            let future = future(self.store.index.as_ref(), now);
+            after = self.store.index.clamp_times(after, TIMES_PAGE_COUNT, future, now).await?;
             if after.is_none() {
                 break;
             }

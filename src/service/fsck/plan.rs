@@ -2,12 +2,14 @@
 //!
 //! What each kind of finding means and how it is repaired is in [`fsck`](super).
 
+use std::time::Duration;
+
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::{Finding, Fsck, Kind, NAMED_FILE_COUNT, Presence, Repair};
 use crate::blob::BlobKey;
 use crate::format::{FileHash, XorbHash};
-use crate::index::{FileFault, MAX_CLOCK_LEAD, TotalsError, XorbHealth, XorbState};
+use crate::index::{FileFault, Index, MAX_CLOCK_LEAD, TotalsError, XorbHealth, XorbState};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
 use crate::service::error::StoreError;
@@ -18,6 +20,10 @@ const PAGE_COUNT: u32 = 256;
 
 /// Rows whose blobs are checked or read concurrently: enough that a disk can reorder its requests.
 const AT_ONCE: usize = 4;
+
+/// How far in the future a time may be without a finding. Such a time has passed before the
+/// operator reads the report.
+const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
 /// A walk through a store, step by step.
 #[derive(Debug)]
@@ -148,7 +154,7 @@ impl<'a> Walk<'a> {
 
     async fn times(&self) -> Result<Vec<Finding>, StoreError> {
         let now = self.fsck.store.clock.now();
-        let found = self.fsck.store.index.future_times(future(now)).await?;
+        let found = self.fsck.store.index.future_times(future(self.fsck.store.index.as_ref(), now)).await?;
         let Some(latest) = found.latest else { return Ok(Vec::new()) };
         let xorbs = match found.xorb_count {
             0 => None,
@@ -269,10 +275,11 @@ impl Fsck {
     }
 }
 
-/// The time after which all times count as in the future. Those before it have passed before the
-/// operator reads the report, or are by the clock of another server, which GC tolerates, too.
-pub(super) fn future(now: Timestamp) -> Timestamp {
-    let slack = u64::try_from(MAX_CLOCK_LEAD.as_millis()).unwrap_or(u64::MAX);
+/// The time after which all times count as in the future: `now` and [`CLOCK_SLACK`], or what GC
+/// tolerates of the clocks of other servers.
+pub(super) fn future(index: &dyn Index, now: Timestamp) -> Timestamp {
+    let slack = if index.has_other_clocks() { MAX_CLOCK_LEAD } else { CLOCK_SLACK };
+    let slack = u64::try_from(slack.as_millis()).unwrap_or(u64::MAX);
     Timestamp::from_millis(now.as_millis().saturating_add(slack))
 }
 

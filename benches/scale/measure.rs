@@ -233,6 +233,9 @@ impl Bench {
             let first = self.rng.random_range(0..RUN_COUNT);
             let run = |index: usize| run_of(xorbs[index % xorbs.len()], first + index / xorbs.len());
             let (file, shard) = self::shard(&(0..count).map(run).collect::<Vec<_>>());
+            // A checkpoint begins every 100 ms. Without a random pause, the checkpoints would meet
+            // the same one of these kinds each time.
+            sleep(SqliteIndex::CHECKPOINT_INTERVAL.mul_f64(self.rng.random())).await;
             let registered = times.take(self.server.register(&claims, shard)).await.unwrap();
             assert!(registered.was_new || count == 1, "a large file that is known measures nothing");
             if count == 1 && registered.was_new {

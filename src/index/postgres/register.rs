@@ -290,11 +290,13 @@ pub(super) async fn write_whole(
     {
         return Ok(Some(Registered::OverQuota(excess)));
     }
-    for some in registration.dedup.chunks(BATCH_FILE_COUNT) {
-        if began.elapsed() >= WHOLE_TIME {
+    let batches = registration.dedup.chunks(BATCH_FILE_COUNT);
+    for (batch, left_count) in batches.clone().zip((1..=batches.len()).rev()) {
+        // One more batch takes less time than to write the files once more, in steps.
+        if left_count > 1 && began.elapsed() >= WHOLE_TIME {
             return Ok(None);
         }
-        if let Err(missing) = write_dedup(tx, some, &entry.ids).await? {
+        if let Err(missing) = write_dedup(tx, batch, &entry.ids).await? {
             return Ok(Some(Registered::MissingXorb(missing)));
         }
     }

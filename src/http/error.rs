@@ -21,7 +21,7 @@ pub use super::code::Code;
 use super::security;
 use crate::format::xorb::XorbErrorClass;
 use crate::format::{ParseHashError, XorbHash};
-use crate::runtime::telemetry::{chain, shown};
+use crate::runtime::telemetry::{brief, chain, shown};
 use crate::service::access::Reason;
 use crate::service::{
     Quantity, ReadError, ReconstructError, RegisterError, StoreError, StoreErrorKind, UploadError, WindowsError,
@@ -36,8 +36,7 @@ const BUSY_RETRY_AFTER: Duration = Duration::from_secs(2);
 /// `Retry-After` if a blob was replaced during the read: the new one already exists.
 const REPLACED_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// `Retry-After` in an outage of the machine, such as no free descriptors. It is long, because in
-/// most cases the operator must act.
+/// `Retry-After` in an outage of the machine, such as no free descriptors: the operator must act.
 const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// The detail for a tenant above its share.
@@ -69,10 +68,11 @@ pub(super) struct Outcome {
 }
 
 impl Problem {
-    /// A failure with this code. `detail` says what failed, and what the client can do.
+    /// A failure. `detail` (up to 1 KiB) says what failed, and what the client can do.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), fields: Vec::new(), retry_after: None, unsatisfied_len: None, reason: None }
+        let detail = brief(detail.into());
+        Self { code, detail, fields: Vec::new(), retry_after: None, unsatisfied_len: None, reason: None }
     }
 
     /// Adds a field for programs.

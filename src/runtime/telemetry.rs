@@ -5,7 +5,7 @@ mod filter;
 use std::env;
 use std::error::Error as StdError;
 use std::ffi::OsString;
-use std::fmt::Write;
+use std::fmt::{Display, Error as FormatError, Write};
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
@@ -17,6 +17,10 @@ pub use self::filter::{FilterError, LogFilter};
 
 /// Maximum characters of a path in a log line.
 const MAX_SHOWN_LEN: usize = 200;
+
+/// Maximum bytes of a message that quotes what a client has sent. The Hub has the message in a
+/// header, too, and balancers accept 4 KiB of head.
+const MAX_BRIEF_LEN: usize = 1024;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +68,27 @@ pub fn shown(path: &str) -> &str {
     path.get(..end).unwrap_or(path)
 }
 
+/// What `what` displays, cut after 1 KiB. Messages quote what clients send, which can be as long as
+/// a body. The rest is never written, so it takes no memory.
+#[must_use]
+pub fn brief(what: impl Display) -> String {
+    let mut brief = Brief(String::new());
+    if write!(brief, "{what}").is_err() {
+        brief.0.push('…');
+    }
+    brief.0
+}
+
+struct Brief(String);
+
+impl Write for Brief {
+    fn write_str(&mut self, text: &str) -> Result<(), FormatError> {
+        let begin = &text[..text.floor_char_boundary(MAX_BRIEF_LEN - self.0.len())];
+        self.0.push_str(begin);
+        if begin.len() == text.len() { Ok(()) } else { Err(FormatError) }
+    }
+}
+
 /// Whether the variable `NO_COLOR` forbids colours. It does if it is set and not empty
 /// (no-color.org).
 fn is_colorless(no_color: Option<OsString>) -> bool {
@@ -87,6 +112,18 @@ pub fn chain(error: &(dyn StdError + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn brief_text_has_a_kib_at_most_and_whole_characters() {
+        assert_eq!(brief("short"), "short");
+        let exact = "x".repeat(MAX_BRIEF_LEN);
+        assert_eq!(brief(&exact), exact);
+        assert_eq!(brief(format_args!("{exact}y")), format!("{exact}…"));
+        let wide = brief("€".repeat(MAX_BRIEF_LEN));
+        assert_eq!(wide, format!("{}…", "€".repeat(MAX_BRIEF_LEN / 3)));
+        // Each character takes six bytes.
+        assert!(brief(format_args!("{:?}", "\u{7f}".repeat(1 << 20))).len() < MAX_BRIEF_LEN + 4);
+    }
 
     #[test]
     fn no_color_forbids_colours_unless_it_is_empty() {

@@ -24,6 +24,7 @@ use crate::http::error::{Code, Problem};
 use crate::http::origin::BaseUrl;
 use crate::http::sending::RequestContext;
 use crate::http::shards::RECEIVE_TIMEOUT;
+use crate::runtime::telemetry::brief;
 use crate::service::access::Scope::Write;
 use crate::service::{Change, CommitRequest, HubEntry, MAX_CHANGE_COUNT, ReceivedShard, UploadError};
 
@@ -167,7 +168,7 @@ fn parse_commit(bytes: &[u8], branch: String) -> Result<CommitRequest, HubProble
             continue;
         }
         let at = |what: String| HubProblem::invalid(format!("Line {number} of the commit: {what}."));
-        let line: LineJson = serde_json::from_slice(line).map_err(|error| at(error.to_string()))?;
+        let line: LineJson = serde_json::from_slice(line).map_err(|error| at(brief(error)))?;
         match line {
             LineJson::Header(HeaderJson { summary, description, parent_commit }) if !has_header => {
                 has_header = true;
@@ -187,24 +188,30 @@ fn parse_commit(bytes: &[u8], branch: String) -> Result<CommitRequest, HubProble
     Ok(request)
 }
 
-/// The change of a line. An error says what is wrong with it.
+/// The change of a line. An error says what is wrong with it, and quotes the line only in part: it
+/// may be as long as the whole commit, and six times as long with its characters escaped.
 fn change(line: LineJson) -> Result<Change, String> {
-    let path = |text: &str| text.parse::<RepoPath>().map_err(|error| format!("the path {text:?} is refused: {error}"));
+    let path = |text: &str| {
+        let parsed = text.parse::<RepoPath>();
+        parsed.map_err(|error| format!("the path {} is refused: {error}", brief(format_args!("{text:?}"))))
+    };
     Ok(match line {
         LineJson::Header(_) => return Err("a second header".to_owned()),
         LineJson::File(FileJson { path: text, content, encoding }) => {
             let contents = match encoding.as_deref() {
-                None | Some("base64") => STANDARD.decode(&content).map_err(|error| format!("{text}: {error}"))?,
+                None | Some("base64") => {
+                    STANDARD.decode(&content).map_err(|error| format!("{}: {error}", brief(&text)))?
+                }
                 Some("utf-8") => content.into_bytes(),
-                Some(other) => return Err(format!("{text}: the encoding {other} is unknown")),
+                Some(other) => return Err(format!("{}: the encoding {} is unknown", brief(&text), brief(other))),
             };
             Change::Put { path: path(&text)?, contents }
         }
         LineJson::LfsFile(LfsFileJson { path: text, algo, oid, size }) => {
             if algo.is_some_and(|algo| algo != "sha256") {
-                return Err(format!("{text}: the only algorithm is sha256"));
+                return Err(format!("{}: the only algorithm is sha256", brief(&text)));
             }
-            let sha256 = oid.parse().map_err(|_| format!("{text}: the oid is not 64 hex digits"))?;
+            let sha256 = oid.parse().map_err(|_| format!("{}: the oid is not 64 hex digits", brief(&text)))?;
             Change::PutLarge { path: path(&text)?, sha256, len: size }
         }
         LineJson::CopyFile(copy) => {
@@ -217,6 +224,8 @@ fn change(line: LineJson) -> Result<Change, String> {
 
 #[cfg(test)]
 mod tests {
+    use axum::response::IntoResponse;
+
     use super::*;
 
     fn parsed(text: &str) -> Result<CommitRequest, HubProblem> {
@@ -267,6 +276,24 @@ mod tests {
             HEADER,
         ] {
             assert!(parsed(&format!("{HEADER}\n{line}")).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn refusal_of_a_long_line_is_short() {
+        let long = "\u{7f}".repeat(1 << 20);
+        for line in [
+            json!({ "key": "deletedFile", "value": { "path": long } }),
+            json!({ "key": "file", "value": { "path": long, "content": "a" } }),
+            json!({ "key": "file", "value": { "path": long, "content": "", "encoding": long } }),
+            json!({ "key": "lfsFile", "value": { "path": long, "oid": "ab", "size": 1 } }),
+            json!({ "key": "lfsFile", "value": { "path": long, "algo": "md5", "oid": "ab", "size": 1 } }),
+            json!({ "key": long, "value": {} }),
+        ] {
+            let refused = parsed(&format!("{HEADER}\n{line}")).unwrap_err().into_response();
+            let message = refused.headers()["x-error-message"].to_str().unwrap();
+            assert!(message.starts_with("Line 2 of the commit: "), "{message}");
+            assert!(message.len() < 1100, "{} bytes", message.len());
         }
     }
 

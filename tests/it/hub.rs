@@ -481,6 +481,55 @@ async fn token_for_a_transfer_ends_with_that_of_its_caller() {
     eventually("the derived token is refused", async || derived.get("/v1/files").await.status == 401).await;
 }
 
+/// A refresh token makes a token, and for that one the server issues one, and so on. Each ends with
+/// each of those before it, and there are no more than five.
+#[tokio::test]
+async fn token_for_a_transfer_ends_with_each_one_before_it() {
+    let server = Start::default().with("auth", "token").start();
+    let refresh = issue(&server, "write", "models/me/model", &["--refresh"]);
+    let refreshed = server.client().bearing(&refresh).get("/v1/token").await.json();
+    let mut tokens = vec![refreshed["accessToken"].as_str().unwrap().to_owned()];
+    create(&server.client().bearing(&tokens[0]), "model").await;
+    let refused = loop {
+        let client = server.client().bearing(tokens.last().unwrap());
+        let given = client.get("/api/models/me/model/xet-read-token/main").await;
+        if given.status != 200 {
+            break given.status;
+        }
+        tokens.push(given.json()["accessToken"].as_str().unwrap().to_owned());
+    };
+    assert_eq!((refused, tokens.len()), (403, 5));
+    let status = async |token: &str| server.client().bearing(token).get("/v1/files").await.status;
+    for token in [3, 0] {
+        let revoked = token_command(&server, &["revoke", &tokens[token]]);
+        assert!(revoked.status.success(), "{revoked:?}");
+        eventually("the revoked token is refused", async || status(&tokens[token]).await == 401).await;
+        for (place, other) in tokens.iter().enumerate() {
+            assert_eq!(status(other).await, if place < token { 200 } else { 401 }, "{place} after {token}");
+        }
+    }
+}
+
+/// Messages may have 64 KiB, and a page of the history a thousand of them.
+#[tokio::test]
+async fn page_of_the_history_ends_after_a_mib_of_messages() {
+    let server = TestServer::start();
+    let client = server.client();
+    create(&client, "model").await;
+    let message = "\u{1}".repeat(60 << 10);
+    for number in 0..20 {
+        let header = json!({ "key": "header", "value": { "summary": message } });
+        let body = format!("{header}\n{}", put("a", format!("{number}").as_bytes()));
+        assert_eq!(client.post("/api/models/me/model/commit/main", body).await.status, 200);
+    }
+    let page = client.get("/api/models/me/model/commits/main?limit=1000").await;
+    assert_eq!(page.json().as_array().unwrap().len(), 18);
+    let next = page.headers["link"].to_str().unwrap().split_once('>').unwrap().0.trim_start_matches('<').to_owned();
+    let rest = client.get(&next[next.find("/api/").unwrap()..]).await.json();
+    assert_eq!(rest.as_array().unwrap().len(), 3);
+    assert_eq!(rest[2]["title"], "initial commit");
+}
+
 /// What a command of zorb did.
 fn zorb(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_zorb")).args(arguments).output().unwrap()

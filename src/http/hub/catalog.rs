@@ -109,6 +109,8 @@ pub(super) async fn list(
             found.extend(describe(&state, repo, head, (&wanted.tags, has_card)).await);
         }
         if found.len() == limit {
+            // Not the place after the last row, which may be of a repository that is not shown.
+            next = next.map(|_| last);
             break;
         }
     }

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::catalog::link;
@@ -14,8 +14,10 @@ use super::wire::{self, RefJson, SquashJson};
 use crate::http::AppState;
 use crate::http::auth::Caller;
 use crate::http::origin::BaseUrl;
-use crate::service::HubRef;
+use crate::http::render;
+use crate::http::sending::RequestContext;
 use crate::service::access::Scope::{Read, Write};
+use crate::service::{HubRef, ResponseBudget};
 
 /// Commits on a page if the client does not say how many, and at most.
 const COMMIT_COUNT: usize = 50;
@@ -27,21 +29,25 @@ pub(super) async fn list(
     Caller(claims): Caller,
     target: Target,
     pairs: Pairs,
-) -> Result<Json<Value>, HubProblem> {
+) -> Result<Response, HubProblem> {
     let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
     let refs = state.server.hub_refs(&open).await?;
-    let below = |prefix: &str| -> Vec<Value> {
-        let named = |HubRef { name, target }: &HubRef| {
-            let short = name.strip_prefix(prefix)?;
-            Some(json!({ "name": short, "ref": name, "targetCommit": target.to_string() }))
+    let (count, has_requests) = (refs.len(), pairs.is_set("include_prs"));
+    let write = move || {
+        let below = |prefix: &str| -> Vec<Value> {
+            let named = |HubRef { name, target }: &HubRef| {
+                let short = name.strip_prefix(prefix)?;
+                Some(json!({ "name": short, "ref": name, "targetCommit": target.to_string() }))
+            };
+            refs.iter().filter_map(named).collect()
         };
-        refs.iter().filter_map(named).collect()
+        let mut body = json!({ "branches": below("refs/heads/"), "converts": [], "tags": below("refs/tags/") });
+        if let Some(fields) = body.as_object_mut().filter(|_| has_requests) {
+            fields.insert("pullRequests".to_owned(), json!([]));
+        }
+        body
     };
-    let mut body = json!({ "branches": below("refs/heads/"), "converts": [], "tags": below("refs/tags/") });
-    if let Some(fields) = body.as_object_mut().filter(|_| pairs.is_set("include_prs")) {
-        fields.insert("pullRequests".to_owned(), json!([]));
-    }
-    Ok(Json(body))
+    Ok(render::json(&state, count, ResponseBudget::default(), write).await?)
 }
 
 /// `POST …/branch/{name}`.
@@ -114,23 +120,29 @@ pub(super) async fn history(
     State(state): State<AppState>,
     Caller(claims): Caller,
     BaseUrl(base): BaseUrl,
+    RequestContext { tenant, .. }: RequestContext,
     target: Target,
     pairs: Pairs,
 ) -> Result<Response, HubProblem> {
+    let _permit = state.server.lookup_permit(tenant).await?;
     let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
     let limit = if pairs.get("limit").is_some() { pairs.limit(MAX_COMMIT_COUNT)? } else { COMMIT_COUNT };
     let from = state.server.find_revision(&open, pairs.get("cursor").unwrap_or(&target.revision)).await?;
     let (commits, next) = state.server.hub_history(&open, from, limit).await?;
     let is_formatted = pairs.all("expand[]").any(|field| field == "formatted");
-    let rendered = commits.iter().map(|commit| {
-        let mut value = wire::commit(commit);
-        if let Some(fields) = value.as_object_mut().filter(|_| is_formatted) {
-            let formatted = json!({ "title": fields.get("title"), "message": fields.get("message") });
-            fields.insert("formatted".to_owned(), formatted);
-        }
-        value
-    });
-    let mut response = Json(rendered.collect::<Vec<_>>()).into_response();
+    let count = commits.len();
+    let write = move || -> Vec<Value> {
+        let rendered = commits.iter().map(|commit| {
+            let mut value = wire::commit(commit);
+            if let Some(fields) = value.as_object_mut().filter(|_| is_formatted) {
+                let formatted = json!({ "title": fields.get("title"), "message": fields.get("message") });
+                fields.insert("formatted".to_owned(), formatted);
+            }
+            value
+        });
+        rendered.collect()
+    };
+    let mut response = render::json(&state, count, ResponseBudget::default(), write).await?;
     if let Some(next) = next {
         let id = wire::repo_id(&open.repo);
         // The revision of the path does not matter on the next page.

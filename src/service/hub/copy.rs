@@ -17,6 +17,12 @@ use crate::runtime::clock::Timestamp;
 /// Rows that are read or written at once.
 const PAGE_COUNT: u32 = 1000;
 
+/// Directories that are read at once. One can have 28 MB.
+const TREE_PAGE_COUNT: u32 = 8;
+
+/// Bytes of directories that are written at once.
+const TREE_PAGE_LEN: usize = 32 << 20;
+
 /// Repositories, branches and tags that are read at once.
 const REPO_PAGE_COUNT: u32 = 1000;
 
@@ -142,7 +148,7 @@ impl<'a> Copying<'a> {
                     rows.into_iter().map(HubPart::Commit).collect()
                 }
                 Next::Trees(after) => {
-                    let rows = index.list_hub_trees(repo, after, PAGE_COUNT).await?;
+                    let rows = index.list_hub_trees(repo, after, TREE_PAGE_COUNT).await?;
                     self.then(rows.last().map(|last| Next::Trees(Some(last.id))));
                     rows.into_iter().map(HubPart::Tree).collect()
                 }
@@ -224,7 +230,9 @@ impl<'a> Loading<'a> {
                 self.repo = None;
             }
         }
-        if self.commits.len() + self.trees.len() + self.blobs.len() >= PAGE_COUNT as usize {
+        let tree_len: usize = self.trees.iter().map(|tree| tree.entries.len()).sum();
+        let count = self.commits.len() + self.trees.len() + self.blobs.len();
+        if count >= PAGE_COUNT as usize || tree_len >= TREE_PAGE_LEN {
             self.flush().await?;
         }
         Ok(true)

@@ -17,13 +17,42 @@ const MAX_ENTRY_COUNT: usize = 100_000;
 /// the number of changes does not bound them.
 const MAX_DIRECTORY_COUNT: usize = 25_000;
 
+/// Maximum bytes of the entries of all directories that a commit touches, as git stores them. In
+/// memory they take several times as much, and each directory that changes is written again.
+/// 1000 directories of 1000 files with names of 30 bytes have 58 MB.
+const MAX_LOADED_LEN: usize = 64 << 20;
+
 /// The directories of a commit while they are changed.
 pub(super) struct Editing<'a> {
     store: &'a Store,
     open: &'a OpenRepo,
     root: Directory,
-    /// Directories that may still be loaded.
-    left: usize,
+    left: Allowance,
+}
+
+/// What may still be loaded.
+#[derive(Debug)]
+struct Allowance {
+    directory_count: usize,
+    /// Bytes of entries.
+    len: usize,
+}
+
+impl Allowance {
+    /// Takes a directory from the allowance.
+    fn take(&mut self, tree: &Tree) -> Result<(), HubError> {
+        self.directory_count = self.directory_count.checked_sub(1).ok_or_else(|| {
+            HubError::Invalid(format!("A commit changes files in at most {MAX_DIRECTORY_COUNT} directories."))
+        })?;
+        // The mode, a space, a zero byte and the id stand beside each name.
+        let len: usize = tree.entries().map(|(name, _)| name.len() + 28).sum();
+        self.len = self.len.checked_sub(len).ok_or_else(|| {
+            HubError::Invalid(
+                "The directories that this commit changes have too many files; make several commits.".to_owned(),
+            )
+        })?;
+        Ok(())
+    }
 }
 
 /// A directory that was loaded.
@@ -39,7 +68,8 @@ impl<'a> Editing<'a> {
     /// Begins with this root directory.
     pub(super) async fn begin(store: &'a Store, open: &'a OpenRepo, root: ObjectId) -> Result<Self, HubError> {
         let root = Directory::of(Tree::clone(&*store.tree(open, root).await?));
-        Ok(Self { store, open, root, left: MAX_DIRECTORY_COUNT })
+        let left = Allowance { directory_count: MAX_DIRECTORY_COUNT, len: MAX_LOADED_LEN };
+        Ok(Self { store, open, root, left })
     }
 
     /// Puts a file at a path, in place of the file that is there. Makes directories on the way.
@@ -102,7 +132,7 @@ impl<'a> Editing<'a> {
                     }
                     Some(_) | None => return Ok(None),
                 };
-                *left = left.checked_sub(1).ok_or_else(too_many)?;
+                left.take(&loaded.tree)?;
                 at.loaded.insert((*name).to_owned(), loaded);
             }
             let Some(next) = at.loaded.get_mut(*name) else { return Ok(None) };
@@ -110,10 +140,6 @@ impl<'a> Editing<'a> {
         }
         Ok(Some(at))
     }
-}
-
-fn too_many() -> HubError {
-    HubError::Invalid(format!("A commit changes files in at most {MAX_DIRECTORY_COUNT} directories."))
 }
 
 impl Directory {
@@ -176,5 +202,23 @@ impl Directory {
             written.push(HubTree { id, entries });
         }
         Ok(Some(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_a_commit_have_limits_of_count_and_bytes() {
+        let mut tree = Tree::default();
+        tree.insert("twelve bytes", Entry { kind: EntryKind::File, id: ObjectId::from_bytes([7; 20]) });
+        let takes = |directory_count, len| {
+            let mut left = Allowance { directory_count, len };
+            (0..).take_while(|_| left.take(&tree).is_ok()).count()
+        };
+        assert_eq!(takes(5, 1000), 5);
+        assert_eq!(takes(100, 119), 2);
+        assert_eq!(takes(100, 120), 3);
     }
 }

@@ -215,6 +215,14 @@ impl AnyToken {
         }
     }
 
+    /// The ids of all tokens whose revocation revokes it.
+    fn ancestors(&self) -> Vec<TokenId> {
+        match self {
+            Self::Access(token) => token.ancestors().collect(),
+            Self::Refresh(_) => Vec::new(),
+        }
+    }
+
     const fn claims(&self) -> &Claims {
         match self {
             Self::Access(token) => &token.claims,
@@ -261,7 +269,7 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
         AnyToken::Refresh(_) => check_refresh_token(&ring, &text, now).err(),
     };
     let is_valid = refused.is_none();
-    let is_revoked = ring.is_revoked(token.id()) || token.parent().is_some_and(|parent| ring.is_revoked(parent));
+    let is_revoked = ring.is_revoked(token.id()) || token.ancestors().into_iter().any(|id| ring.is_revoked(id));
     let is_of_refused_user = refused.is_some_and(|refused| refused.reason() == Reason::Account);
     let output = Output::new(args.output);
     let claims = token.claims();

@@ -15,7 +15,9 @@ use axum::response::Response;
 use super::AppState;
 use super::audit::AuditContext;
 use super::error::{Code, Problem};
-use crate::service::access::{Claims, Reason, Refused, RepoScope, Scope, Token, TokenId, check_token};
+use crate::service::access::{
+    Claims, MAX_BETWEEN_COUNT, Reason, Refused, RepoScope, Scope, Token, TokenId, check_token,
+};
 
 /// Whether requests need tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +33,26 @@ pub enum Auth {
 pub(super) struct Caller(pub(super) Claims);
 
 /// The ids with which the request's token is revoked. There is none without authentication.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Revocation {
     /// Its own id.
     pub(super) id: TokenId,
-    /// That of the refresh token that made it, if one did.
+    /// That of the first of its ancestors.
     pub(super) parent: Option<TokenId>,
+    /// Those of its other ancestors.
+    pub(super) between: Vec<TokenId>,
 }
 
 impl Revocation {
-    /// The id by which a token that is issued for the request's token is revoked with it.
-    pub(super) fn root(self) -> TokenId {
-        self.parent.unwrap_or(self.id)
+    /// Makes a token one that is revoked with the request's token, and with each of its ancestors.
+    /// `None` if these are too many.
+    pub(super) fn issuing(mut self, token: Token) -> Option<Token> {
+        match self.parent {
+            None => self.parent = Some(self.id),
+            Some(_) if self.between.len() == MAX_BETWEEN_COUNT => return None,
+            Some(_) => self.between.push(self.id),
+        }
+        Some(Token { parent: self.parent, between: self.between, ..token })
     }
 }
 
@@ -80,7 +90,7 @@ pub(super) async fn guard(
             if let Some(subject) = &token.claims.subject {
                 span.record("subject", tracing::field::display(subject));
             }
-            request.extensions_mut().insert(Revocation { id: token.id, parent: token.parent });
+            request.extensions_mut().insert(Revocation { id: token.id, parent: token.parent, between: token.between });
             token.claims
         }
     };

@@ -8,6 +8,7 @@ use super::problem::HubProblem;
 use super::target::Target;
 use crate::http::AppState;
 use crate::http::auth::{Auth, Caller, Revocation};
+use crate::http::error::{Code, Problem};
 use crate::http::origin::BaseUrl;
 use crate::http::refresh::token_response;
 use crate::service::HubError;
@@ -39,6 +40,12 @@ pub(super) async fn write(
     token(state, caller, base, target, revocation, Write).await
 }
 
+/// The refusal of a token for a transfer that was issued for one that was issued for another one.
+fn too_many() -> Problem {
+    let detail = "This token was issued for another one, and that for others; use the token of your user.";
+    Problem::new(Code::Forbidden, detail)
+}
+
 async fn token(
     State(state): State<AppState>,
     Caller(claims): Caller,
@@ -62,8 +69,11 @@ async fn token(
             // Not longer than the token of the caller.
             let exp = now.saturating_add(TOKEN_SECS).min(open.claims().expires_unix_secs);
             let claims = Claims { scope, expires_unix_secs: exp, ..open.claims().clone() };
-            let parent = revocation.map(|Extension(revocation)| revocation.root());
-            let token = Token { parent, ..Token::new(claims, rand::random()) };
+            let token = Token::new(claims, rand::random());
+            let token = match revocation {
+                None => token,
+                Some(Extension(revocation)) => revocation.issuing(token).ok_or_else(too_many)?,
+            };
             tracing::info!(token = %token.id, repo = %token.claims.repo, %scope, "issued a token for Xet transfers");
             (token.issue(&state.shared.keys.current()).expose().to_owned(), exp)
         }

@@ -13,13 +13,21 @@ use crate::format::shard::Sha256;
 /// The prefix of every token, by which scanners for leaked secrets recognize a token.
 const PREFIX: &str = "zorb_";
 
+/// How many tokens there are at most between a token and the first one. Clients of the Hub ask for
+/// one with the token of their user, which a refresh token may have made.
+pub const MAX_BETWEEN_COUNT: usize = 4;
+
 /// A parsed token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// The id of the token.
     pub id: TokenId,
-    /// The id of the refresh token that made this token; `None` if none did.
+    /// The id of the refresh token that made this token, or of the token for which it was issued;
+    /// `None` if there is none.
     pub parent: Option<TokenId>,
+    /// The ids of the tokens in between: that which the parent has made, and for which this token
+    /// or the next one was issued. At most [`MAX_BETWEEN_COUNT`].
+    pub between: Vec<TokenId>,
     /// The claims of the token.
     pub claims: Claims,
 }
@@ -29,7 +37,12 @@ impl Token {
     /// system.
     #[must_use]
     pub const fn new(claims: Claims, number: u64) -> Self {
-        Self { id: TokenId::new(number, claims.expires_unix_secs), parent: None, claims }
+        Self { id: TokenId::new(number, claims.expires_unix_secs), parent: None, between: Vec::new(), claims }
+    }
+
+    /// The tokens whose revocation revokes this one.
+    pub fn ancestors(&self) -> impl Iterator<Item = TokenId> {
+        self.parent.into_iter().chain(self.between.iter().copied())
     }
 
     /// The signed text of the token.
@@ -55,9 +68,9 @@ impl Token {
     fn to_payload(&self) -> Vec<u8> {
         let mut payload = self.claims.to_payload();
         payload.extend_from_slice(&self.id.number().to_le_bytes());
-        if let Some(parent) = self.parent {
-            payload.extend_from_slice(&parent.number().to_le_bytes());
-            payload.extend_from_slice(&parent.expires_unix_secs().to_le_bytes());
+        for ancestor in self.ancestors() {
+            payload.extend_from_slice(&ancestor.number().to_le_bytes());
+            payload.extend_from_slice(&ancestor.expires_unix_secs().to_le_bytes());
         }
         payload
     }
@@ -68,8 +81,8 @@ impl Token {
 /// # Errors
 ///
 /// The text is not a token that a key of the ring has signed, or it expired more than
-/// [`GRACE_SECS`](super::GRACE_SECS) ago. Or the token was revoked, or the refresh token that made
-/// it was revoked, or its user was disabled.
+/// [`GRACE_SECS`](super::GRACE_SECS) ago. Or the token was revoked, or one of its ancestors was, or
+/// its user was disabled.
 pub fn check_token(ring: &KeyRing, token: &str, now_unix_secs: u64) -> Result<Token, Refused> {
     let (_, token) = inspect_token(ring, token)?;
     check_validity(ring, token, now_unix_secs)
@@ -104,7 +117,7 @@ fn file_context(sha256: &Sha256, len: u64) -> Vec<u8> {
 fn check_validity(ring: &KeyRing, token: Token, now_unix_secs: u64) -> Result<Token, Refused> {
     check_expiry(token.claims.expires_unix_secs, now_unix_secs)?;
     check_revocation(ring, token.id)?;
-    token.parent.map_or(Ok(()), |parent| check_revocation(ring, parent))?;
+    token.ancestors().try_for_each(|ancestor| check_revocation(ring, ancestor))?;
     Ok(Token { claims: ring.accounts().admit(token.claims)?, ..token })
 }
 
@@ -134,6 +147,9 @@ fn parse_token(payload: &[u8]) -> Option<Token> {
     let mut token = Token::new(claims, reader.u64().ok()?);
     if !reader.is_at_end() {
         token.parent = Some(TokenId::new(reader.u64().ok()?, reader.u64().ok()?));
+    }
+    while !reader.is_at_end() && token.between.len() < MAX_BETWEEN_COUNT {
+        token.between.push(TokenId::new(reader.u64().ok()?, reader.u64().ok()?));
     }
     reader.finish().ok()?;
     Some(token)

@@ -2,8 +2,8 @@
 
 use super::super::seal::{Purpose, seal};
 use super::super::{
-    Claims, GRACE_SECS, KeyRing, KeyRingError, Reason, RefreshToken, Scope, Token, TokenId, check_refresh_token,
-    check_token, inspect_token,
+    Claims, GRACE_SECS, KeyRing, KeyRingError, MAX_BETWEEN_COUNT, Reason, RefreshToken, Scope, Token, TokenId,
+    check_refresh_token, check_token, inspect_token,
 };
 use super::{LATER, NOW, NUMBER, altered, claims, refused, ring};
 
@@ -41,6 +41,19 @@ fn a_revoked_token_is_refused_and_no_other_one() {
     assert_eq!(refused(check_token(&revoked, texts[0].expose(), NOW)), Reason::Revoked);
     assert_eq!(check_token(&revoked, texts[1].expose(), NOW), Ok(other));
     assert!(inspect_token(&revoked, texts[0].expose()).is_ok());
+}
+
+#[test]
+fn token_ends_with_each_of_its_ancestors() {
+    let ids: Vec<TokenId> = (10..=10 + MAX_BETWEEN_COUNT as u64).map(|number| TokenId::new(number, LATER)).collect();
+    let token = Token { parent: Some(ids[0]), between: ids[1..].to_vec(), ..Token::new(claims(), 1) };
+    let text = token.issue(&ring());
+    assert_eq!(check_token(&ring(), text.expose(), NOW), Ok(token.clone()));
+    for id in &ids {
+        assert_eq!(refused(check_token(&ring().revoking(*id), text.expose(), NOW)), Reason::Revoked, "{id}");
+    }
+    let many = Token { between: ids.clone(), ..token };
+    assert_eq!(refused(check_token(&ring(), many.issue(&ring()).expose(), NOW)), Reason::Malformed);
 }
 
 #[test]

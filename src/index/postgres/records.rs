@@ -151,16 +151,14 @@ impl RecordIndex for PostgresIndex {
     }
 
     fn was_set_back(&self) -> BoxFuture<'_, Result<bool, IndexError>> {
-        // A database that cannot say its history has none.
-        const SQL: &str =
-            concat!("SELECT CASE WHEN history IS NULL THEN FALSE ELSE history <> ", history!(), " END FROM store");
-        async move {
-            if self.session.is_none() {
-                return Ok(false);
-            }
-            self.read("compare the history of the database").one(query(SQL)).await
-        }
-        .boxed()
+        // A database that cannot say its history has none. A standby has that of its primary.
+        const SQL: &str = concat!(
+            "SELECT CASE WHEN history IS NULL OR pg_is_in_recovery() THEN FALSE ELSE history <> ",
+            history!(),
+            " END FROM store"
+        );
+        // Also without a session, as of a command: only an index of several servers has a history.
+        async move { self.read("compare the history of the database").one(query(SQL)).await }.boxed()
     }
 
     fn note_history(&self) -> BoxFuture<'_, Result<(), IndexError>> {

@@ -85,6 +85,20 @@ async fn registrations_share_the_locks_of_files_and_changes_do_not() {
     soon_gets(&one, StoreLockKeys::to_register(files(&[7]))).await;
 }
 
+/// Commands such as `zorb backup` have no session.
+#[tokio::test]
+async fn command_notices_a_database_that_was_set_back() {
+    let url = migrated().await;
+    let (server, command) = (Process::start(&url).await, PostgresIndex::open(&url).await.unwrap());
+    assert!(!command.was_set_back().await.unwrap(), "a new database has no history");
+    server.index.note_history().await.unwrap();
+    assert!(!command.was_set_back().await.unwrap());
+    // As after the promotion of a standby, which begins another timeline.
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    query("UPDATE store SET history = 'another'").execute(&mut connection).await.unwrap();
+    assert!(command.was_set_back().await.unwrap());
+}
+
 #[tokio::test]
 async fn locks_of_a_caller_that_does_not_wait_are_released() {
     let url = migrated().await;

@@ -202,14 +202,7 @@ impl Store {
                 };
                 match deleted.await {
                     Ok(()) => collected.replaced.add(object.len),
-                    Err(error) => {
-                        let is_of_index = matches!(error, StoreError::Index(_));
-                        collected.fail(1, "cannot delete the blob of a dead object", error);
-                        // The session may have ended: then this process must delete no more.
-                        if is_of_index {
-                            return;
-                        }
-                    }
+                    Err(error) => collected.fail(1, "cannot delete the blob of a dead object", error),
                 }
             }
         }

@@ -17,10 +17,10 @@ const MAX_ENTRY_COUNT: usize = 100_000;
 /// the number of changes does not bound them.
 const MAX_DIRECTORY_COUNT: usize = 25_000;
 
-/// Maximum bytes of the entries of all directories that a commit touches, as git stores them. In
-/// memory they take several times as much, and each directory that changes is written again.
-/// 1000 directories of 1000 files with names of 30 bytes have 58 MB.
-const MAX_LOADED_LEN: usize = 64 << 20;
+/// Maximum bytes of memory of all directories that a commit touches, as they were before. Each one
+/// that changes is written beside them. 1000 directories of 1000 files with names of 30 bytes take
+/// 94 MB.
+const MAX_LOADED_WEIGHT: u32 = 96 << 20;
 
 /// The directories of a commit while they are changed.
 pub(super) struct Editing<'a> {
@@ -34,8 +34,7 @@ pub(super) struct Editing<'a> {
 #[derive(Debug)]
 struct Allowance {
     directory_count: usize,
-    /// Bytes of entries.
-    len: usize,
+    weight: u32,
 }
 
 impl Allowance {
@@ -44,9 +43,7 @@ impl Allowance {
         self.directory_count = self.directory_count.checked_sub(1).ok_or_else(|| {
             HubError::Invalid(format!("A commit changes files in at most {MAX_DIRECTORY_COUNT} directories."))
         })?;
-        // The mode, a space, a zero byte and the id stand beside each name.
-        let len: usize = tree.entries().map(|(name, _)| name.len() + 28).sum();
-        self.len = self.len.checked_sub(len).ok_or_else(|| {
+        self.weight = self.weight.checked_sub(tree.weight()).ok_or_else(|| {
             HubError::Invalid(
                 "The directories that this commit changes have too many files; make several commits.".to_owned(),
             )
@@ -68,7 +65,8 @@ impl<'a> Editing<'a> {
     /// Begins with this root directory.
     pub(super) async fn begin(store: &'a Store, open: &'a OpenRepo, root: ObjectId) -> Result<Self, HubError> {
         let root = Directory::of(Tree::clone(&*store.tree(open, root).await?));
-        let left = Allowance { directory_count: MAX_DIRECTORY_COUNT, len: MAX_LOADED_LEN };
+        let mut left = Allowance { directory_count: MAX_DIRECTORY_COUNT + 1, weight: MAX_LOADED_WEIGHT };
+        left.take(&root.tree)?;
         Ok(Self { store, open, root, left })
     }
 
@@ -210,15 +208,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_of_a_commit_have_limits_of_count_and_bytes() {
+    fn directories_of_a_commit_have_limits_of_count_and_memory() {
         let mut tree = Tree::default();
         tree.insert("twelve bytes", Entry { kind: EntryKind::File, id: ObjectId::from_bytes([7; 20]) });
-        let takes = |directory_count, len| {
-            let mut left = Allowance { directory_count, len };
+        let takes = |directory_count, weight| {
+            let mut left = Allowance { directory_count, weight };
             (0..).take_while(|_| left.take(&tree).is_ok()).count()
         };
-        assert_eq!(takes(5, 1000), 5);
-        assert_eq!(takes(100, 119), 2);
-        assert_eq!(takes(100, 120), 3);
+        let weight = tree.weight();
+        assert_eq!(takes(5, 1000 * weight), 5);
+        assert_eq!(takes(100, 3 * weight - 1), 2);
+        assert_eq!(takes(100, 3 * weight), 3);
     }
 }

@@ -208,18 +208,18 @@ impl AnyToken {
     }
 
     /// The id of the refresh token that was exchanged for this token.
-    const fn parent(&self) -> Option<TokenId> {
+    fn parent(&self) -> Option<TokenId> {
         match self {
-            Self::Access(token) => token.parent,
+            Self::Access(token) => token.parent(),
             Self::Refresh(_) => None,
         }
     }
 
     /// The ids of all tokens whose revocation revokes it.
-    fn ancestors(&self) -> Vec<TokenId> {
+    fn ancestors(&self) -> &[TokenId] {
         match self {
-            Self::Access(token) => token.ancestors().collect(),
-            Self::Refresh(_) => Vec::new(),
+            Self::Access(token) => &token.ancestors,
+            Self::Refresh(_) => &[],
         }
     }
 
@@ -269,7 +269,7 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
         AnyToken::Refresh(_) => check_refresh_token(&ring, &text, now).err(),
     };
     let is_valid = refused.is_none();
-    let is_revoked = ring.is_revoked(token.id()) || token.ancestors().into_iter().any(|id| ring.is_revoked(id));
+    let is_revoked = ring.is_revoked(token.id()) || token.ancestors().iter().any(|id| ring.is_revoked(*id));
     let is_of_refused_user = refused.is_some_and(|refused| refused.reason() == Reason::Account);
     let output = Output::new(args.output);
     let claims = token.claims();

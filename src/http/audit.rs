@@ -293,7 +293,7 @@ impl Drop for Entry {
             subject: claims.and_then(|claims| claims.subject.as_ref()).map(ToString::to_string),
             scope: claims.map(|claims| claims.scope.to_string()),
             token: token.map(|token| token.id.to_string()),
-            parent: token.and_then(|token| token.parent).map(|parent| parent.to_string()),
+            parent: token.and_then(Token::parent).map(|parent| parent.to_string()),
             peer: self.peer.take(),
             client: self.client.take(),
             status: Some(self.status),

@@ -16,7 +16,7 @@ use super::AppState;
 use super::audit::AuditContext;
 use super::error::{Code, Problem};
 use crate::service::access::{
-    Claims, MAX_BETWEEN_COUNT, Reason, Refused, RepoScope, Scope, Token, TokenId, check_token,
+    Claims, MAX_ANCESTOR_COUNT, Reason, Refused, RepoScope, Scope, Token, TokenId, check_token,
 };
 
 /// Whether requests need tokens.
@@ -37,22 +37,19 @@ pub(super) struct Caller(pub(super) Claims);
 pub(super) struct Revocation {
     /// Its own id.
     pub(super) id: TokenId,
-    /// That of the first of its ancestors.
-    pub(super) parent: Option<TokenId>,
-    /// Those of its other ancestors.
-    pub(super) between: Vec<TokenId>,
+    /// Those of its ancestors.
+    pub(super) ancestors: Vec<TokenId>,
 }
 
 impl Revocation {
     /// Makes a token one that is revoked with the request's token, and with each of its ancestors.
     /// `None` if these are too many.
     pub(super) fn issuing(mut self, token: Token) -> Option<Token> {
-        match self.parent {
-            None => self.parent = Some(self.id),
-            Some(_) if self.between.len() == MAX_BETWEEN_COUNT => return None,
-            Some(_) => self.between.push(self.id),
+        if self.ancestors.len() == MAX_ANCESTOR_COUNT {
+            return None;
         }
-        Some(Token { parent: self.parent, between: self.between, ..token })
+        self.ancestors.push(self.id);
+        Some(Token { ancestors: self.ancestors, ..token })
     }
 }
 
@@ -90,7 +87,7 @@ pub(super) async fn guard(
             if let Some(subject) = &token.claims.subject {
                 span.record("subject", tracing::field::display(subject));
             }
-            request.extensions_mut().insert(Revocation { id: token.id, parent: token.parent, between: token.between });
+            request.extensions_mut().insert(Revocation { id: token.id, ancestors: token.ancestors });
             token.claims
         }
     };

@@ -85,7 +85,7 @@ pub(super) async fn batch(
 fn upload_token(open: &OpenRepo, revocation: Option<Revocation>) -> Token {
     let claims = Claims { scope: Write, ..open.claims().clone() };
     match revocation {
-        Some(Revocation { id, parent, between }) => Token { id, parent, between, claims },
+        Some(Revocation { id, ancestors }) => Token { id, ancestors, claims },
         None => Token::new(claims, rand::random()),
     }
 }

@@ -50,7 +50,7 @@ pub use refresh::{RefreshToken, check_refresh_token, inspect_refresh_token};
 pub use repos::{NameError, Namespace, PublicRepo, Repo, RepoScope, Subject};
 #[cfg(feature = "s3")]
 pub use sealed_ring::{MasterKey, UnsealError, open_ring, seal_ring};
-pub use token::{MAX_BETWEEN_COUNT, Token, check_file_upload, check_token, inspect_token};
+pub use token::{MAX_ANCESTOR_COUNT, Token, check_file_upload, check_token, inspect_token};
 
 /// How long a text is accepted after its expiry, in seconds.
 ///

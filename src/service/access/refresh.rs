@@ -53,7 +53,7 @@ impl RefreshToken {
     pub fn make(&self, now_unix_secs: u64, number: u64) -> Token {
         let expires_unix_secs = now_unix_secs.saturating_add(self.token_secs).min(self.claims.expires_unix_secs);
         let claims = Claims { expires_unix_secs, ..self.claims.clone() };
-        Token { parent: Some(self.id), ..Token::new(claims, number) }
+        Token { ancestors: vec![self.id], ..Token::new(claims, number) }
     }
 }
 

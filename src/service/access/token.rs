@@ -13,21 +13,19 @@ use crate::format::shard::Sha256;
 /// The prefix of every token, by which scanners for leaked secrets recognize a token.
 const PREFIX: &str = "zorb_";
 
-/// How many tokens there are at most between a token and the first one. Clients of the Hub ask for
-/// one with the token of their user, which a refresh token may have made.
-pub const MAX_BETWEEN_COUNT: usize = 4;
+/// Maximum ancestors of a token. Clients of the Hub have two: they ask for a token for a transfer
+/// with the token of their user, which a refresh token may have made.
+pub const MAX_ANCESTOR_COUNT: usize = 5;
 
 /// A parsed token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// The id of the token.
     pub id: TokenId,
-    /// The id of the refresh token that made this token, or of the token for which it was issued;
-    /// `None` if there is none.
-    pub parent: Option<TokenId>,
-    /// The ids of the tokens in between: that which the parent has made, and for which this token
-    /// or the next one was issued. At most [`MAX_BETWEEN_COUNT`].
-    pub between: Vec<TokenId>,
+    /// The ids of the tokens whose revocation revokes this one: first that of the refresh token or
+    /// of the first token for which one was issued, last that for which this one was issued. At
+    /// most [`MAX_ANCESTOR_COUNT`].
+    pub ancestors: Vec<TokenId>,
     /// The claims of the token.
     pub claims: Claims,
 }
@@ -37,12 +35,13 @@ impl Token {
     /// system.
     #[must_use]
     pub const fn new(claims: Claims, number: u64) -> Self {
-        Self { id: TokenId::new(number, claims.expires_unix_secs), parent: None, between: Vec::new(), claims }
+        Self { id: TokenId::new(number, claims.expires_unix_secs), ancestors: Vec::new(), claims }
     }
 
-    /// The tokens whose revocation revokes this one.
-    pub fn ancestors(&self) -> impl Iterator<Item = TokenId> {
-        self.parent.into_iter().chain(self.between.iter().copied())
+    /// The first of its ancestors.
+    #[must_use]
+    pub fn parent(&self) -> Option<TokenId> {
+        self.ancestors.first().copied()
     }
 
     /// The signed text of the token.
@@ -68,7 +67,7 @@ impl Token {
     fn to_payload(&self) -> Vec<u8> {
         let mut payload = self.claims.to_payload();
         payload.extend_from_slice(&self.id.number().to_le_bytes());
-        for ancestor in self.ancestors() {
+        for ancestor in &self.ancestors {
             payload.extend_from_slice(&ancestor.number().to_le_bytes());
             payload.extend_from_slice(&ancestor.expires_unix_secs().to_le_bytes());
         }
@@ -117,7 +116,7 @@ fn file_context(sha256: &Sha256, len: u64) -> Vec<u8> {
 fn check_validity(ring: &KeyRing, token: Token, now_unix_secs: u64) -> Result<Token, Refused> {
     check_expiry(token.claims.expires_unix_secs, now_unix_secs)?;
     check_revocation(ring, token.id)?;
-    token.ancestors().try_for_each(|ancestor| check_revocation(ring, ancestor))?;
+    token.ancestors.iter().try_for_each(|ancestor| check_revocation(ring, *ancestor))?;
     Ok(Token { claims: ring.accounts().admit(token.claims)?, ..token })
 }
 
@@ -145,11 +144,8 @@ fn parse_token(payload: &[u8]) -> Option<Token> {
         return Some(Token::new(claims, u64::from_le_bytes(*number)));
     }
     let mut token = Token::new(claims, reader.u64().ok()?);
-    if !reader.is_at_end() {
-        token.parent = Some(TokenId::new(reader.u64().ok()?, reader.u64().ok()?));
-    }
-    while !reader.is_at_end() && token.between.len() < MAX_BETWEEN_COUNT {
-        token.between.push(TokenId::new(reader.u64().ok()?, reader.u64().ok()?));
+    while !reader.is_at_end() && token.ancestors.len() < MAX_ANCESTOR_COUNT {
+        token.ancestors.push(TokenId::new(reader.u64().ok()?, reader.u64().ok()?));
     }
     reader.finish().ok()?;
     Some(token)

@@ -13,7 +13,7 @@ fn file(byte: u8) -> Sha256 {
 }
 
 fn token() -> Token {
-    Token { parent: Some(TokenId::new(7, LATER + 500)), ..Token::new(claims(), NUMBER) }
+    Token { ancestors: vec![TokenId::new(7, LATER + 500)], ..Token::new(claims(), NUMBER) }
 }
 
 fn signature(ring: &KeyRing) -> String {

@@ -2,7 +2,7 @@
 
 use super::super::seal::{Purpose, seal};
 use super::super::{
-    Claims, GRACE_SECS, KeyRing, KeyRingError, MAX_BETWEEN_COUNT, Reason, RefreshToken, Scope, Token, TokenId,
+    Claims, GRACE_SECS, KeyRing, KeyRingError, MAX_ANCESTOR_COUNT, Reason, RefreshToken, Scope, Token, TokenId,
     check_refresh_token, check_token, inspect_token,
 };
 use super::{LATER, NOW, NUMBER, altered, claims, refused, ring};
@@ -45,14 +45,14 @@ fn a_revoked_token_is_refused_and_no_other_one() {
 
 #[test]
 fn token_ends_with_each_of_its_ancestors() {
-    let ids: Vec<TokenId> = (10..=10 + MAX_BETWEEN_COUNT as u64).map(|number| TokenId::new(number, LATER)).collect();
-    let token = Token { parent: Some(ids[0]), between: ids[1..].to_vec(), ..Token::new(claims(), 1) };
+    let ids: Vec<TokenId> = (10..10 + MAX_ANCESTOR_COUNT as u64).map(|number| TokenId::new(number, LATER)).collect();
+    let token = Token { ancestors: ids.clone(), ..Token::new(claims(), 1) };
     let text = token.issue(&ring());
     assert_eq!(check_token(&ring(), text.expose(), NOW), Ok(token.clone()));
     for id in &ids {
         assert_eq!(refused(check_token(&ring().revoking(*id), text.expose(), NOW)), Reason::Revoked, "{id}");
     }
-    let many = Token { between: ids.clone(), ..token };
+    let many = Token { ancestors: [&ids[..], &ids[..1]].concat(), ..token };
     assert_eq!(refused(check_token(&ring(), many.issue(&ring()).expose(), NOW)), Reason::Malformed);
 }
 
@@ -60,7 +60,7 @@ fn token_ends_with_each_of_its_ancestors() {
 fn a_token_of_an_older_version_has_an_id_that_can_be_revoked() {
     let text = format!("zorb_{}", seal(&ring(), Purpose::Token, &[], &claims().to_payload()).expose());
     let token = check_token(&ring(), &text, NOW).unwrap();
-    assert_eq!((token.claims, token.parent, token.id.expires_unix_secs()), (claims(), None, LATER));
+    assert_eq!((token.claims.clone(), token.parent(), token.id.expires_unix_secs()), (claims(), None, LATER));
     assert_eq!(refused(check_token(&ring().revoking(token.id), &text, NOW)), Reason::Revoked);
     // Another such token has another id, so it stays valid.
     let others = Claims { issued_unix_secs: NOW - 1, ..claims() };
@@ -100,7 +100,7 @@ fn refresh_token_makes_tokens_of_its_repo_scope_and_subject() {
     assert_eq!(refresh, refresh_token());
     let token = refresh.make(NOW + 100, 5);
     let expected = Claims { expires_unix_secs: NOW + 700, ..claims() };
-    assert_eq!((&token.claims, token.parent), (&expected, Some(refresh.id)));
+    assert_eq!((&token.claims, token.parent()), (&expected, Some(refresh.id)));
     assert_eq!(check_token(&ring(), token.issue(&ring()).expose(), NOW + 100), Ok(token));
 }
 

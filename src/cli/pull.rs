@@ -160,7 +160,8 @@ fn report(
     let Pulled { bytes, resumed_len, is_proven } = pulled;
     let (start, end) = bytes.map_or((0, 0), |bytes| (bytes.start(), bytes.end()));
     if !is_proven {
-        output.remark("the server cannot prove parts of a file; only lengths were checked");
+        // Also with --quiet: a server that does not send a proof must not go unnoticed.
+        output.complain("the server cannot prove parts of a file; only lengths were checked");
     }
     let hash = file.to_string();
     output.record(&Record { hash, path: destination.to_string(), start, end, proven: is_proven, resumed_len })?;

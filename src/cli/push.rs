@@ -79,7 +79,9 @@ pub(super) fn run(args: PushArgs) -> anyhow::Result<()> {
         None => None,
     };
     if skipped_count > 0 {
-        output.remark(format_args!("skipped {skipped_count} in the directories: links or special files"));
+        output.remark(format_args!(
+            "skipped {skipped_count} in the directories: links, special files, or temporary files"
+        ));
     }
     let resume = match (args.no_resume, args.cache_dir.or_else(cache_dir)) {
         (false, Some(directory)) => Some(ResumeCache::new(&directory.join("push"), server.url())),

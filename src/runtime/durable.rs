@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 pub(crate) use self::enclosure::{EnclosedFile, Enclosure};
-pub(crate) use self::partial::PartialFile;
+pub(crate) use self::partial::{PartialFile, is_temporary_name};
 use self::private::is_plain;
 pub(crate) use self::private::{open_lock, read_private};
 use super::system::{begin_writeback, set_direct};

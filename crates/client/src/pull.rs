@@ -23,6 +23,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use xet_format::limits::MIN_CHUNK_RAW_LEN;
 use xet_format::merkle::Aggregator;
 use xet_format::merkle::subtree::SubtreeBuilder;
 use xet_format::xorb::XorbError;
@@ -47,6 +48,12 @@ const WINDOW_LEN: u64 = 256 << 20;
 
 /// Slices of terms that are decompressed at once or wait to be written: 16 MiB each at most.
 const DECODING_COUNT: usize = 3;
+
+/// Chunks of a window whose hashes are from lists, at most. Chunks are 8 KiB long on average at
+/// least; of shorter ones the bytes are fetched.
+const MAX_LISTED_COUNT: usize = 1 << 15;
+
+const _: () = assert!(MAX_LISTED_COUNT as u64 * MIN_CHUNK_RAW_LEN as u64 == WINDOW_LEN, "no fewer than a window has");
 
 /// The error for a plan that does not continue at a chunk boundary.
 const UNALIGNED: &str = "its plan starts in the middle of a chunk";
@@ -93,7 +100,15 @@ impl Server {
     ) -> Result<(Pulled, S), PullError> {
         let transfer = Transfer { server: self, pull: *pull, workers, watch };
         match pull.range {
-            None if pull.file == FileHash::EMPTY => Ok((Pulled { bytes: None, resumed_len: 0, is_proven: true }, sink)),
+            None if pull.file == FileHash::EMPTY => {
+                // What an earlier run may have left is not of this file.
+                let begin = move || {
+                    let writer = Writer::new(sink, Hasher::Nothing, 0, 0).resume()?;
+                    if writer.hashed_len() > 0 { writer.restart(Hasher::Nothing) } else { Ok(writer) }
+                };
+                let (sink, _, _) = transfer.workers.run(begin).await?.finish();
+                Ok((Pulled { bytes: None, resumed_len: 0, is_proven: true }, sink))
+            }
             None => transfer.whole(sink).await,
             Some(range) => transfer.part(range, sink).await,
         }
@@ -173,11 +188,13 @@ impl Transfer<'_> {
         self.watch.total(bytes.byte_len());
         let Some(around) = range_proof(self.server, file, len, bytes, &self.watch).await? else {
             let writer = Writer::new(sink, Hasher::Nothing, 0, bytes.byte_len());
-            let (sink, _, _) = self.range(bytes, writer).await?.finish();
+            let (sink, _, _) = self.range(bytes, None, writer).await?.finish();
             return Ok((Pulled { bytes: Some(bytes), resumed_len: 0, is_proven: false }, sink));
         };
         let hasher = Hasher::Part(SubtreeBuilder::new(around.window.start() == 0));
-        let writer = self.range(bytes, Writer::new(sink, hasher, 0, bytes.byte_len())).await?;
+        let writer = Writer::new(sink, hasher, 0, bytes.byte_len());
+        // The proof is about whole chunks. So it does not prove which of their bytes are the part.
+        let writer = self.range(bytes, Some(bytes.start() - around.window.start()), writer).await?;
         // The chunks of the part are hashed. The proof needs all chunks of its window, which begins
         // with the first of them, but ends at the end of a term. So the rest is hashed, too.
         let end = around.window.start().saturating_add(writer.hashed_len());
@@ -214,7 +231,7 @@ impl Transfer<'_> {
     }
 
     /// Hashes and lengths of the chunks of a plan, from the chunk lists of their xorbs; `None` if
-    /// the server refuses a list or sends an invalid one.
+    /// the server refuses a list or sends an invalid one, or one that contradicts the plan.
     async fn listed(&self, plan: &Plan) -> Result<Option<Vec<(ChunkHash, u64)>>, PullError> {
         let mut lists: HashMap<XorbHash, Vec<(ChunkHash, u64)>> = HashMap::new();
         let mut chunks = Vec::new();
@@ -229,18 +246,34 @@ impl Transfer<'_> {
                 },
             };
             let Some(run) = list.get(term.chunks.start() as usize..term.chunks.end() as usize) else { return Ok(None) };
+            // So the chunks have together the length of the plan, which was compared with that of
+            // the window: no plan can name more of them than there are bytes.
+            if run.iter().map(|(_, len)| len).sum::<u64>() != term.raw_len {
+                return Ok(None);
+            }
             chunks.extend_from_slice(run);
+            if chunks.len() > MAX_LISTED_COUNT {
+                return Ok(None);
+            }
         }
         Ok(Some(chunks))
     }
 
     /// Fetches all chunks that contain these bytes, hashes them and writes the bytes. Bytes of the
-    /// first chunk before the range are skipped.
-    async fn range<S: Sink>(&self, bytes: ByteRange, writer: Writer<S>) -> Result<Writer<S>, PullError> {
+    /// first chunk before the range are skipped: `skipped_len`, if it is known.
+    async fn range<S: Sink>(
+        &self,
+        bytes: ByteRange,
+        skipped_len: Option<u64>,
+        writer: Writer<S>,
+    ) -> Result<Writer<S>, PullError> {
         let (mut writer, mut offset) = (writer, bytes.start());
         while let Some(window) = ByteRange::new(offset, bytes.end().min(offset.saturating_add(WINDOW_LEN))) {
             let plan = self.plan(window).await?;
             if offset == bytes.start() {
+                if skipped_len.is_some_and(|expected| expected != plan.skipped_len) {
+                    return Err(PullError::WrongPart { file: self.pull.file, bytes });
+                }
                 writer.skip(plan.skipped_len);
             } else if plan.skipped_len != 0 {
                 return Err(self.invalid_response(UNALIGNED));

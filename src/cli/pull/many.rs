@@ -230,7 +230,10 @@ impl Job {
         let Some(index) = self.unfinished(file).first().copied() else { return Ok(()) };
         let job = Arc::clone(self);
         let Some(partial) = workers.run(move || job.begin(index)).await? else {
-            bail!("another process is pulling it to the same path");
+            bail!(
+                "another process is pulling it to the same path, or its partial file is not a file of this user \
+                 alone; if no other pull runs, delete .zorb-*.part in its directory"
+            );
         };
         let pull = Pull { file, range: None, job_count };
         let watch = FileProgress::new(&self.shown);

@@ -5,14 +5,14 @@ use std::io::{self, Read, Seek};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 
 use crate::cli::destination::cannot_write;
 use crate::cli::partial::{Partial, partial_id};
 use crate::cli::rca::Place;
 use crate::client::hash_reader;
 use crate::format::FileHash;
-use crate::runtime::durable::{EnclosedFile, Enclosure, PartialFile};
+use crate::runtime::durable::{EnclosedFile, Enclosure, PartialFile, is_temporary_name};
 
 /// Length of the buffer for a copy.
 const PIECE_LEN: usize = 1 << 20;
@@ -123,5 +123,10 @@ impl Tree {
 
 /// Parses an untrusted path into directories and a file name.
 fn place(path: &str) -> anyhow::Result<Place<'_>> {
-    Place::of(path).map_err(|refusal| anyhow!("its path is not usable: {refusal}"))
+    let place = Place::of(path).map_err(|refusal| anyhow!("its path is not usable: {refusal}"))?;
+    // Such a file would take the place of the received part of another one, which has another hash.
+    if is_temporary_name(place.file) || place.directories.iter().any(|name| is_temporary_name(name)) {
+        bail!("its path is not usable: it is that of a temporary file of zorb");
+    }
+    Ok(place)
 }

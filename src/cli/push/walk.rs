@@ -1,10 +1,13 @@
 //! Finds the files that the arguments of a command name.
 
+use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+
+use crate::runtime::durable::is_temporary_name;
 
 /// The files that were found, in the order of the arguments.
 #[derive(Debug, Default)]
@@ -14,7 +17,7 @@ pub(super) struct Found {
     pub(super) modes: Vec<u32>,
     /// Total length of the files.
     pub(super) len: u64,
-    /// Number of links and special files in directories, which are skipped.
+    /// Number of links, special files and temporary files in directories, which are skipped.
     pub(super) skipped_count: u64,
 }
 
@@ -28,7 +31,7 @@ impl Found {
 
 /// Finds the files that the arguments name, and those below directories. A link is followed if it
 /// is an argument, and skipped in a directory. A special file is an error if it is an argument, and
-/// skipped in a directory.
+/// skipped in a directory, and so is what an interrupted command has left.
 pub(super) fn walk(typed: &[PathBuf]) -> anyhow::Result<Found> {
     let mut found = Found::default();
     for path in typed {
@@ -50,7 +53,9 @@ fn walk_directory(directory: PathBuf, found: &mut Found) -> anyhow::Result<()> {
     let mut stack = list(&directory)?;
     while let Some(path) = stack.pop() {
         let metadata = fs::symlink_metadata(&path).with_context(|| cannot_read(&path))?;
-        if metadata.is_dir() {
+        if is_temporary(&path) {
+            found.skipped_count += 1;
+        } else if metadata.is_dir() {
             stack.extend(list(&path)?);
         } else if metadata.is_file() {
             found.push(path, &metadata);
@@ -68,6 +73,11 @@ fn list(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> = entries.with_context(|| cannot_read(directory))?;
     paths.sort_by(|a, b| b.cmp(a));
     Ok(paths)
+}
+
+/// Whether this is a temporary file or directory of a command that was interrupted or is under way.
+fn is_temporary(path: &Path) -> bool {
+    path.file_name().and_then(OsStr::to_str).is_some_and(is_temporary_name)
 }
 
 fn cannot_read(path: &Path) -> String {

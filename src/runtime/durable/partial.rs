@@ -100,12 +100,21 @@ impl PartialFile {
 }
 
 impl Drop for PartialFile {
-    /// Removes an empty partial file.
+    /// Removes an empty partial file, and releases the lock: a process that is being started at
+    /// this moment has the open file until it runs its program, so closing it here would not.
     fn drop(&mut self) {
         if !self.is_removed_or_published && self.data.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             self.remove();
         }
+        let _ = self.data.unlock();
     }
+}
+
+/// Whether this is the name of a temporary file or partial file, of this program or another one of
+/// its kind. Files of others must not get such a name: it would be published or removed.
+pub(crate) fn is_temporary_name(name: &str) -> bool {
+    let is_ours = |end: &str| name.ends_with(end);
+    name.starts_with(".zorb-") && [".tmp", ".part", ".part.chunks"].into_iter().any(is_ours)
 }
 
 fn notes_name(name: &str) -> String {

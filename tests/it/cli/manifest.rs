@@ -116,13 +116,16 @@ fn a_manifest_never_leads_out_of_its_directory() {
         "..",
         "a//b",
         "nul\0x",
+        ".zorb-0123456789abcdef-0123456789abcdef.part",
+        "a/.zorb-1.tmp/x",
     ];
     let line = |path: &str| json!({"path": path, "hash": hash, "size": 9, "mode": "4777"}).to_string();
     let lines: Vec<String> = bad.iter().chain(&["final", "good/x"]).map(|path| line(path)).collect();
     directory.write("m", lines.join("\n").as_bytes());
-    let ran = pull(&directory, &server, "m", "back").failed(1, &["10 of 12 files not pulled", "it is absolute"]);
+    let ran = pull(&directory, &server, "m", "back")
+        .failed(1, &["12 of 14 files not pulled", "it is absolute", "a temporary file"]);
     let records = ran.records();
-    assert_eq!((of_type(&records, "file").len(), of_type(&records, "failed").len()), (2, 10));
+    assert_eq!((of_type(&records, "file").len(), of_type(&records, "failed").len()), (2, 12));
     assert_eq!((count(&directory.path("outside")), directory.read("outside/kept")), (1, b"kept".to_vec()));
     // The link itself was replaced.
     assert!(!directory.path("back/final").is_symlink());

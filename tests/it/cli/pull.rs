@@ -272,6 +272,9 @@ fn a_part_without_proof_is_told_from_one_that_is_proven() {
     assert!(ran.text().ends_with("bytes 0-3, 3 B to x, not verified\n"), "{}", ran.text());
     assert!(ran.stderr.contains("cannot prove parts of a file"), "{}", ran.stderr);
     assert_eq!(directory.read("x"), raw[..3]);
+    let quiet = ["pull", &hash, "--range", "0-3", "-o", "y", "--quiet", "--server", &script.url];
+    let ran = directory.zorb(&quiet).ok_with_remarks();
+    assert!(ran.stderr.contains("cannot prove parts of a file"), "{}", ran.stderr);
 }
 
 #[test]
@@ -318,4 +321,47 @@ fn part_is_proven_by_chunks_where_the_server_has_no_lists() {
     assert_eq!(directory.zorb(&args).ok().record()["proven"], true);
     assert!(directory.read("part") == bytes[1_000_000..1_000_100]);
     assert!(script.requests().iter().any(|request| request.starts_with("get /xorbs/")));
+}
+
+/// The proof is about whole chunks, so the place of the part in the first of them is checked apart.
+#[test]
+fn part_that_begins_elsewhere_in_a_proven_chunk_is_refused() {
+    let raw = b"the one chunk of this file".to_vec();
+    let xorb = Xorb::of(zorb::format::compression::Policy::None, std::slice::from_ref(&raw));
+    let hash = zorb::format::merkle::file_hash([(&xorb.verified.chunk_hashes()[0], raw.len() as u64)]).to_string();
+    for (offset, is_true) in [(4, true), (5, false), (3, false), (0, false)] {
+        let (directory, xorb_hash, bytes, len) = (Directory::new(), xorb.hash(), xorb.bytes.clone(), raw.len());
+        let script = Script::start(move |_, request| {
+            let host = request.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+            match request.split(' ').nth(1).unwrap() {
+                path if path.starts_with("/v1/files/") => {
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n").into_bytes()
+                }
+                path if path.starts_with("/v2/file-chunk-hashes/") => {
+                    let windows = json!([{"dirtyByteRange": [0, len]}]);
+                    let around = json!({"fileSize": len, "windows": windows, "hashRanges": [null, null]});
+                    response("200 OK", &[], around.to_string().as_bytes())
+                }
+                path if path.starts_with("/v2/reconstructions/") => {
+                    let (range, part) = (json!({"start": 0, "end": 1}), json!({"start": 0, "end": bytes.len() - 1}));
+                    let url = format!("http://{host}/data");
+                    let plan = json!({
+                        "offset_into_first_range": offset,
+                        "terms": [{"hash": xorb_hash, "unpacked_length": len, "range": range}],
+                        "xorbs": {&xorb_hash: [{"url": url, "ranges": [{"chunks": range, "bytes": part}]}]},
+                    });
+                    response("200 OK", &[], plan.to_string().as_bytes())
+                }
+                _ => response("206 Partial Content", &[], &bytes),
+            }
+        });
+        let ran = directory.zorb(&["pull", &hash, "--range", "4-7", "-o", "x", "--server", &script.url]);
+        if is_true {
+            assert!(ran.ok().text().ends_with("bytes 4-7, 3 B to x, verified\n"), "{offset}");
+            assert_eq!(directory.read("x"), raw[4..7]);
+        } else {
+            ran.failed(1, &["is not provably bytes 4-7 of file"]);
+            assert!(directory.names().is_empty(), "{offset}");
+        }
+    }
 }

@@ -23,6 +23,10 @@ pub const MAX_BATCH_COUNT: usize = 1000;
 /// Files that are assembled and written at once, about.
 const WRITING_COUNT: usize = 32;
 
+/// Fetched bytes of one file that are held before they are decompressed, about. A file of a few
+/// terms has less; without this limit a plan of many terms could take all memory.
+const HELD_LEN: usize = 64 << 20;
+
 /// Takes the files of [`Server::pull_small`].
 pub trait FileSink: Send + Sync + 'static {
     /// Takes one file, proven by its hash, or the error for this file. May block.
@@ -54,16 +58,28 @@ impl Server {
         for ((file, _), count) in files.iter().copied().zip(counts) {
             let (terms, behind) = rest.split_at_checked(count).unwrap_or((rest, &[]));
             rest = behind;
-            let mut pieces = Vec::with_capacity(terms.len());
+            let mut assembly = Ok(Assembly::default());
+            let (mut pieces, mut held_len, mut last) = (Vec::new(), 0, None);
             for term in terms {
                 let bytes = fetcher.part(term.part).await?;
+                if last.replace(term.part) != Some(term.part) {
+                    held_len += bytes.len();
+                }
                 let part = plan.parts.get(term.part).expect("terms name parts of their plan");
                 let (xorb, first) = (part.xorb, part.chunks.start());
                 pieces.push(Piece { bytes, xorb, first, chunks: term.chunks, raw_len: term.raw_len });
+                if held_len > HELD_LEN {
+                    let held = std::mem::take(&mut pieces);
+                    let add =
+                        Box::pin(workers.run(move || assembly.and_then(|assembly: Assembly| assembly.add(&held))));
+                    assembly = fetcher.alongside(add).await?;
+                    (held_len, last) = (0, None);
+                }
             }
             terms.iter().for_each(|term| fetcher.release(term.part));
             let sink = Arc::clone(sink);
-            let start = Box::pin(workers.start(move || sink.take(file, assemble(file, &pieces))));
+            let assemble = move || assembly.and_then(|assembly| assembly.add(&pieces)?.finish(file));
+            let start = Box::pin(workers.start(move || sink.take(file, assemble())));
             running.push_back(fetcher.alongside(start).await?);
             while running.len() > WRITING_COUNT
                 && let Some(first) = running.pop_front()
@@ -91,19 +107,32 @@ struct Piece {
     raw_len: u64,
 }
 
-/// Decompresses a file and verifies its hash.
-fn assemble(file: FileHash, pieces: &[Piece]) -> Result<Vec<u8>, PullError> {
-    let (mut raw, mut aggregator) = (Vec::new(), Aggregator::new());
-    for piece in pieces {
-        let decoded = decode(&piece.bytes, piece.first, piece.chunks)
-            .map_err(|source| PullError::Damaged { xorb: piece.xorb, source })?;
-        let (expected, actual) = (piece.raw_len, decoded.raw.len() as u64);
-        if expected != actual {
-            return Err(PullError::WrongLen { xorb: piece.xorb, expected, actual });
+/// The beginning of a file, decompressed.
+#[derive(Default)]
+struct Assembly {
+    raw: Vec<u8>,
+    aggregator: Aggregator,
+}
+
+impl Assembly {
+    /// Decompresses and adds the next terms.
+    fn add(mut self, pieces: &[Piece]) -> Result<Self, PullError> {
+        for piece in pieces {
+            let decoded = decode(&piece.bytes, piece.first, piece.chunks)
+                .map_err(|source| PullError::Damaged { xorb: piece.xorb, source })?;
+            let (expected, actual) = (piece.raw_len, decoded.raw.len() as u64);
+            if expected != actual {
+                return Err(PullError::WrongLen { xorb: piece.xorb, expected, actual });
+            }
+            decoded.chunks.iter().for_each(|(hash, len)| self.aggregator.push(hash, *len));
+            self.raw.extend_from_slice(&decoded.raw);
         }
-        decoded.chunks.iter().for_each(|(hash, len)| aggregator.push(hash, *len));
-        raw.extend_from_slice(&decoded.raw);
+        Ok(self)
     }
-    let actual = aggregator.file_hash();
-    if actual == file { Ok(raw) } else { Err(PullError::WrongFile { file, actual }) }
+
+    /// The bytes of the complete file, verified by its hash.
+    fn finish(self, file: FileHash) -> Result<Vec<u8>, PullError> {
+        let actual = self.aggregator.file_hash();
+        if actual == file { Ok(self.raw) } else { Err(PullError::WrongFile { file, actual }) }
+    }
 }

@@ -212,7 +212,7 @@ impl Source {
     async fn fetch(&self, index: usize) -> Result<Bytes, PullError> {
         let part = self.parts.get(index).expect("terms name parts of their plan");
         let mut retries = Retries::new(self.server.retry, Arc::clone(&self.watch));
-        let (mut url, mut seen, mut renewal_count) = (part.url.clone(), 0, 0);
+        let (mut url, mut seen, mut renewal_count) = (Arc::clone(&part.url), 0, 0);
         loop {
             match self.fetch_once(part, &url).await {
                 Ok(bytes) => return Ok(bytes),
@@ -255,13 +255,13 @@ impl Source {
 
     /// The URL of the part in a plan later than number `seen`, and the number of this plan.
     /// Requests a new plan unless another job has done so since.
-    async fn renew(&self, part: &Part, seen: u32) -> Result<(String, u32), PullError> {
+    async fn renew(&self, part: &Part, seen: u32) -> Result<(Arc<str>, u32), PullError> {
         let mut renewed = self.renewed.lock().await;
         if renewed.count == seen {
             renewed.plan = self.target.plan(&self.server, &self.watch).await?;
             renewed.count += 1;
         }
-        let url = renewed.plan.as_ref().and_then(|plan| plan.url_of(part)).map(str::to_owned);
+        let url = renewed.plan.as_ref().and_then(|plan| plan.url_of(part)).cloned();
         let changed = || self.target.error(self.server.invalid_response("its second plan differs from the first"));
         Ok((url.ok_or_else(changed)?, renewed.count))
     }

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use reqwest::header::RANGE;
-use xet_format::limits::{MAX_CHUNK_RAW_LEN, MAX_XORB_BODY_LEN, MAX_XORB_CHUNK_COUNT};
+use xet_format::limits::{
+    CHUNK_HEADER_LEN, MAX_CHUNK_PAYLOAD_LEN, MAX_CHUNK_RAW_LEN, MAX_XORB_BODY_LEN, MAX_XORB_CHUNK_COUNT,
+};
 use xet_format::{ByteRange, ChunkRange, FileHash, XorbHash};
 
 use super::PullError;
@@ -52,7 +54,8 @@ pub(super) struct Part {
     pub(super) chunks: ChunkRange,
     /// The bytes of the chunks in the serialized xorb.
     pub(super) bytes: ByteRange,
-    pub(super) url: String,
+    /// The parts of one entry share it.
+    pub(super) url: Arc<str>,
 }
 
 impl Plan {
@@ -62,9 +65,9 @@ impl Plan {
     }
 
     /// The URL that this plan has for a part of an earlier plan.
-    pub(super) fn url_of(&self, part: &Part) -> Option<&str> {
+    pub(super) fn url_of(&self, part: &Part) -> Option<&Arc<str>> {
         let is_same = |other: &&Part| (other.xorb, other.chunks, other.bytes) == (part.xorb, part.chunks, part.bytes);
-        self.parts.iter().find(is_same).map(|part| part.url.as_str())
+        self.parts.iter().find(is_same).map(|part| &part.url)
     }
 }
 
@@ -155,15 +158,17 @@ pub(super) fn parse_parts(xorbs: &BTreeMap<String, Vec<FetchJson>>) -> Result<(V
     for (hash, entries) in xorbs {
         let xorb: XorbHash = hash.parse().map_err(|_| "its URLs are for a malformed xorb hash")?;
         for entry in entries {
+            let url: Arc<str> = entry.url.as_str().into();
             for range in &entry.ranges {
                 let chunks = chunks(&range.chunks).ok_or("a URL has impossible chunks")?;
                 // In the JSON, the end of a chunk range is exclusive and that of a byte range is
                 // not.
                 let end = range.bytes.end.checked_add(1).ok_or("a URL has impossible bytes")?;
                 let bytes = ByteRange::new(range.bytes.start, end).filter(|bytes| bytes.end() <= MAX_XORB_BODY_LEN);
-                let bytes = bytes.ok_or("a URL has impossible bytes")?;
+                let max_len = u64::from(chunks.count()) * u64::from(CHUNK_HEADER_LEN + MAX_CHUNK_PAYLOAD_LEN);
+                let bytes = bytes.filter(|bytes| bytes.byte_len() <= max_len).ok_or("a URL has impossible bytes")?;
                 places.entry(xorb).or_default().push((chunks.start(), parts.len()));
-                parts.push(Part { xorb, chunks, bytes, url: entry.url.clone() });
+                parts.push(Part { xorb, chunks, bytes, url: Arc::clone(&url) });
             }
         }
     }

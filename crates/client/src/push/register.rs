@@ -3,15 +3,16 @@
 //! After `Ok` the files of the shard are registered. A second registration of the same shard
 //! changes nothing, so a request whose response was lost is sent again.
 
+use std::collections::HashSet;
 use std::mem;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use reqwest::{Response, StatusCode};
 use serde::Deserialize;
-use xet_format::FileHash;
-use xet_format::limits::{MAX_SHARD_FILE_COUNT, MAX_SHARD_LEN};
+use xet_format::limits::{MAX_SHARD_FILE_COUNT, MAX_SHARD_LEN, MAX_SHARD_TERM_CHUNK_COUNT};
 use xet_format::shard::{CasInfo, FileInfo, Shard, write_upload};
+use xet_format::{FileHash, XorbHash};
 
 use super::{PushError, PushWatch, RetriesOnly};
 use crate::activity::Activity;
@@ -54,17 +55,25 @@ pub(super) struct Shards {
     open: Shard,
     /// Bytes of the records in `open`, without the header and the two section ends.
     len: u64,
+    /// Chunks that the terms of its files name.
+    chunk_count: u64,
+    /// The xorbs that were added. A file may have formed the same one several times.
+    xorbs: HashSet<XorbHash>,
 }
 
 impl Shards {
     pub(super) fn add_xorb(&mut self, xorb: CasInfo) {
-        self.grow(RECORD_LEN * (1 + xorb.chunks.len() as u64));
+        if !self.xorbs.insert(xorb.hash) {
+            return;
+        }
+        self.grow(RECORD_LEN * (1 + xorb.chunks.len() as u64), 0);
         self.open.xorbs.push(xorb);
     }
 
     pub(super) fn add_file(&mut self, file: FileInfo) {
         // Two records for the file's header and sha256, and two for each term and its range hash.
-        self.grow(RECORD_LEN * (2 + 2 * file.terms.len() as u64));
+        let chunk_count = file.terms.iter().map(|term| u64::from(term.chunks.count())).sum();
+        self.grow(RECORD_LEN * (2 + 2 * file.terms.len() as u64), chunk_count);
         self.open.files.push(file);
     }
 
@@ -76,15 +85,17 @@ impl Shards {
     }
 
     /// Begins a new shard if `open` has not enough space for `len` more bytes, or has as many files
-    /// as a shard may have.
-    fn grow(&mut self, len: u64) {
+    /// or chunks of terms as a shard may have.
+    fn grow(&mut self, len: u64, chunk_count: u64) {
         // The shard also has a header and two section ends: three records.
         let is_full = self.len > 0 && self.len + len > TARGET_SHARD_LEN - 3 * RECORD_LEN;
-        if is_full || self.open.files.len() == MAX_SHARD_FILE_COUNT {
+        let has_most_chunks = self.chunk_count > 0 && self.chunk_count + chunk_count > MAX_SHARD_TERM_CHUNK_COUNT;
+        if is_full || has_most_chunks || self.open.files.len() == MAX_SHARD_FILE_COUNT {
             self.done.push(mem::take(&mut self.open));
-            self.len = 0;
+            (self.len, self.chunk_count) = (0, 0);
         }
         self.len += len;
+        self.chunk_count += chunk_count;
     }
 }
 

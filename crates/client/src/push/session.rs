@@ -65,6 +65,9 @@ struct Session<'a> {
     compressing: &'a Workers,
     watch: &'a Arc<dyn PushWatch>,
     totals: &'a mut Totals,
+    /// The xorbs that this attempt has begun to send. The same chunks in the same order form the
+    /// same xorb again, for instance the zeros of a file that has too many terms to reuse them.
+    begun: HashSet<XorbHash>,
     /// The xorbs that are being compressed or sent.
     sending: FuturesUnordered<BoxFuture<'static, Result<Sent, PushError>>>,
     /// The xorbs that this attempt has sent and the server has acknowledged.
@@ -96,6 +99,7 @@ pub(super) async fn attempt(
         compressing: workers,
         watch,
         totals,
+        begun: HashSet::new(),
         sending: FuturesUnordered::new(),
         sent: Vec::new(),
         resumed: HashSet::new(),
@@ -186,6 +190,9 @@ impl Session<'_> {
     /// Starts to compress and send a xorb, as soon as fewer xorbs than the limit are being sent.
     /// Before the first xorb, checks the quotas.
     async fn send(&mut self, xorb: RawXorb) -> Result<(), PushError> {
+        if !self.begun.insert(xorb.info.hash) {
+            return Ok(());
+        }
         if !mem::replace(&mut self.is_admitted, true) {
             admit(self.server, self.push, &self.disk, self.watch).await?;
         }

@@ -40,7 +40,7 @@ fn check_refused(change: impl FnOnce(&mut Value), expected: &str) {
 fn each_term_finds_the_part_that_has_all_of_its_chunks() {
     let plan = parse_value(&good()).unwrap();
     assert_eq!((plan.skipped_len, plan.raw_len(), plan.parts.len()), (10, 74_000, 3));
-    let urls: Vec<&str> = plan.terms.iter().map(|term| plan.parts[term.part].url.as_str()).collect();
+    let urls: Vec<&str> = plan.terms.iter().map(|term| &*plan.parts[term.part].url).collect();
     assert_eq!(urls, ["http://h/x", "http://h/y", "http://h/x"]);
     assert_eq!(plan.parts[plan.terms[0].part].bytes, ByteRange::new(100, 1000).unwrap());
     assert_eq!(plan.terms[0].part, plan.terms[2].part);
@@ -70,6 +70,12 @@ fn impossible_plan_is_refused_before_anything_is_fetched() {
     check_refused(|plan| bytes(plan, json!({"start": 1000, "end": 998})), "a URL has impossible bytes");
     check_refused(|plan| bytes(plan, json!({"start": 0, "end": u64::MAX})), "a URL has impossible bytes");
     check_refused(|plan| bytes(plan, json!({"start": 0, "end": MAX_XORB_BODY_LEN})), "a URL has impossible bytes");
+    // More than three chunks can have: what is fetched would be held.
+    let most = 3 * (8 + 262_144);
+    check_refused(|plan| bytes(plan, json!({"start": 100, "end": 100 + most})), "a URL has impossible bytes");
+    let mut longest = good();
+    bytes(&mut longest, json!({"start": 100, "end": 99 + most}));
+    parse_value(&longest).unwrap();
     let endless = |plan: &mut Value| {
         let term = plan["terms"][1].clone();
         plan["terms"].as_array_mut().unwrap().extend(vec![term; 3]);
@@ -81,8 +87,8 @@ fn impossible_plan_is_refused_before_anything_is_fetched() {
 fn a_new_url_is_that_of_the_same_part_and_of_no_other() {
     let (plan, mut renewed) = (parse_value(&good()).unwrap(), parse_value(&good()).unwrap());
     let part = &plan.parts[plan.terms[0].part];
-    renewed.parts.iter_mut().for_each(|part| part.url.push('2'));
-    assert_eq!(renewed.url_of(part), Some("http://h/x2"));
+    renewed.parts.iter_mut().for_each(|part| part.url = format!("{}2", part.url).into());
+    assert_eq!(renewed.url_of(part).map(|url| &**url), Some("http://h/x2"));
     renewed.parts.iter_mut().for_each(|part| part.bytes = ByteRange::new(1, 2).unwrap());
     assert_eq!(renewed.url_of(part), None);
 }

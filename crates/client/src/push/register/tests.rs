@@ -53,3 +53,31 @@ fn shards_are_split_below_64_mib_and_hold_everything_in_order() {
     assert_eq!(parsed.iter().map(|shard| shard.files.len()).sum::<usize>(), 3);
     assert_eq!(Shards::default().finish(), []);
 }
+
+#[test]
+fn shard_is_split_before_its_terms_name_too_many_chunks() {
+    let mut shards = Shards::default();
+    // Each file names a quarter of the chunks that a shard may name.
+    let count = usize::try_from(MAX_SHARD_TERM_CHUNK_COUNT / 4 / 8192).unwrap();
+    for number in 0..9 {
+        let mut file = file(number, count);
+        file.terms.iter_mut().for_each(|term| term.chunks = ChunkRange::new(0, 8192).unwrap());
+        shards.add_file(file);
+    }
+    let counts: Vec<usize> = shards.finish().iter().map(|shard| shard.files.len()).collect();
+    assert_eq!(counts, [4, 4, 1]);
+}
+
+/// The zeros of a file that has too many terms to reuse them form one xorb again and again.
+#[test]
+fn xorb_that_was_formed_twice_is_in_one_shard_once() {
+    let mut shards = Shards::default();
+    for byte in [1, 2, 1] {
+        shards.add_xorb(xorb(byte, 8));
+    }
+    shards.add_file(file(0, 1));
+    let shards = shards.finish();
+    let xorbs: Vec<u8> = shards[0].xorbs.iter().map(|xorb| xorb.hash.as_bytes()[0]).collect();
+    assert_eq!((shards.len(), xorbs), (1, vec![1, 2]));
+    write_upload(&shards[0]).unwrap();
+}

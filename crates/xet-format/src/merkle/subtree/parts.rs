@@ -9,12 +9,19 @@ use crate::ParseHashError;
 use crate::hash::parse_words;
 use crate::merkle::Node;
 
+/// Levels of one summary, at most. Each level has at most half of the nodes of the level below it,
+/// so 64 levels are enough for 2⁶⁴ chunks.
+const MAX_LEVEL_COUNT: usize = 64;
+
 /// Why nodes and level sizes do not form a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PartsError {
     /// There are more or fewer nodes than the level sizes say.
     #[error("the number of nodes in the levels is wrong")]
     NodeCount,
+    /// There are more levels than any file has.
+    #[error("there are more than {MAX_LEVEL_COUNT} levels")]
+    LevelCount,
     /// There is no level, or the last level is empty or has nodes on the right.
     #[error("the last level is empty or has nodes on the right")]
     Top,
@@ -41,12 +48,15 @@ impl Subtree {
         at_start: bool,
         at_end: bool,
     ) -> Result<Self, PartsError> {
-        let mut rest: Vec<Node> = nodes.iter().map(|node| Node { hash: node.hash.0, len: node.raw_len }).collect();
+        if levels.len() > MAX_LEVEL_COUNT {
+            return Err(PartsError::LevelCount);
+        }
+        let mut rest = nodes;
         let mut rests: Vec<Rest> = Vec::new();
         let mut take = |count: usize| {
-            let after = rest.split_off(count.min(rest.len()));
-            let taken = std::mem::replace(&mut rest, after);
-            if taken.len() == count { Ok(taken) } else { Err(PartsError::NodeCount) }
+            let (taken, after) = rest.split_at_checked(count).ok_or(PartsError::NodeCount)?;
+            rest = after;
+            Ok(taken.iter().map(|node| Node { hash: node.hash.0, len: node.raw_len }).collect::<Vec<Node>>())
         };
         for (left, _) in levels {
             rests.push(Rest { left: take(*left)?, right: Vec::new() });

@@ -242,6 +242,9 @@ fn numbers_that_are_no_summary_are_refused() {
     check(&[root; 2], &[(1, 0), (1, 0)], true, false, PartsError::End);
     check(&[root; 2], &[(0, 1), (1, 0)], false, true, PartsError::End);
     check(&[root], &[(usize::MAX, usize::MAX)], false, false, PartsError::NodeCount);
+    let highest = vec![(1, 0); 64];
+    Subtree::from_parts(&[root; 64], &highest, false, false).unwrap();
+    check(&[root; 65], &[highest, vec![(1, 0)]].concat(), false, false, PartsError::LevelCount);
 }
 
 #[test]

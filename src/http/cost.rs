@@ -35,7 +35,7 @@ pub(super) async fn bounded(
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    let tenant = tenant_of(state.shared.auth, request.extensions());
+    let tenant = tenant_of(state.shared.auth, &state.shared.address, request.headers(), request.extensions());
     let response = async {
         let _permit = match cost {
             CostClass::Lookup => Some(state.server.lookup_permit(tenant).await?),

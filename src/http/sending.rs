@@ -43,7 +43,7 @@ impl FromRequestParts<AppState> for RequestContext {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
-        let tenant = tenant_of(state.shared.auth, &parts.extensions);
+        let tenant = tenant_of(state.shared.auth, &state.shared.address, &parts.headers, &parts.extensions);
         // Every connection has a state. A request in a test may have none; then a permit is
         // released when the next piece begins.
         let conn = parts.extensions.get::<Arc<ConnState>>().cloned().unwrap_or_default();

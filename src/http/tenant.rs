@@ -3,9 +3,10 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use axum::http::Extensions;
+use axum::http::{Extensions, HeaderMap};
 
 use super::auth::{Auth, Caller};
+use super::origin::PublicAddress;
 use super::peer::PeerAddr;
 use crate::runtime::fair::Tenant;
 
@@ -14,11 +15,13 @@ use crate::runtime::fair::Tenant;
 const OF_ADDRESS: u64 = 0x5a0b_0add_0000_0000;
 
 /// The tenant of a request. On a route that needs a token, the request must have passed the guard.
-pub(super) fn tenant_of(auth: Auth, extensions: &Extensions) -> Tenant {
-    match extensions.get::<Caller>() {
-        Some(caller) if auth == Auth::Tokens => caller.0.tenant(),
-        _ => extensions.get::<PeerAddr>().map_or(Tenant::SERVER, |peer| of_address(network(peer.0.ip()))),
+/// The address is that of the client, if a trusted proxy says which one it is.
+pub(super) fn tenant_of(auth: Auth, address: &PublicAddress, headers: &HeaderMap, extensions: &Extensions) -> Tenant {
+    if let Some(caller) = extensions.get::<Caller>().filter(|_| auth == Auth::Tokens) {
+        return caller.0.tenant();
     }
+    let Some(peer) = extensions.get::<PeerAddr>().map(|peer| peer.0.ip()) else { return Tenant::SERVER };
+    of_address(network(address.client(peer, headers).unwrap_or(peer)))
 }
 
 /// The address that identifies a tenant. For IPv6 it is the /64 network, because a client with one
@@ -44,6 +47,21 @@ pub(super) fn of_address(address: IpAddr) -> Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn client_behind_a_trusted_proxy_is_its_own_tenant() {
+        let proxies: Vec<_> = ["10.0.0.0/8"].iter().map(|net| net.parse().unwrap()).collect();
+        let address = PublicAddress { trusted_proxies: proxies.into(), ..PublicAddress::default() };
+        let tenant = |peer: &str, client: &str| {
+            let mut extensions = Extensions::new();
+            extensions.insert(PeerAddr(format!("{peer}:1").parse().unwrap()));
+            let headers = [("x-forwarded-for".parse().unwrap(), client.parse().unwrap())].into_iter().collect();
+            tenant_of(Auth::Off, &address, &headers, &extensions)
+        };
+        assert_eq!(tenant("10.0.0.1", "1.2.3.4"), of_address("1.2.3.4".parse().unwrap()));
+        assert_ne!(tenant("10.0.0.1", "1.2.3.4"), tenant("10.0.0.1", "1.2.3.5"));
+        assert_eq!(tenant("11.0.0.1", "1.2.3.4"), tenant("11.0.0.1", "1.2.3.5"), "no proxy of ours");
+    }
 
     #[test]
     fn one_ipv4_address_or_one_ipv6_network_is_one_tenant() {

@@ -10,7 +10,7 @@
 //!   may take hours. If the limit is below eight transfers, there is no reserve.
 //! * If the limit is reached, a tenant within its share gets a slot nevertheless: the slowest
 //!   transfers of tenants above their share are cut. A transfer that will end soon at its rate is
-//!   not cut.
+//!   not cut, unless it was to end soon and did not.
 //! * If cutting such transfers is not enough, none is cut and the new transfer is refused. The
 //!   refusal is remembered for a while. Meanwhile tenants above their share get no more slots, so
 //!   that freed slots go to the tenant that was refused.

@@ -36,6 +36,23 @@ const LOOKUP_COUNT_PER_TENANT: u32 = 6;
 /// two or four times the period lowers it little further. See `cargo bench --bench overload`.
 const READ_PERIOD: Duration = Duration::from_millis(2);
 
+/// Commits whose directories are changed at once, and those of one tenant. Each loads at most 8 MiB
+/// of directories, and one more, unless it has a permit for large ones. More at once are not
+/// faster with one writer. With a bucket most of the time is the wait for its record.
+const COMMIT_COUNT: (u32, u32) = (16, 12);
+
+/// Commits with large directories at once, and those of one tenant: 96 MiB of directories, as much
+/// again as rows, and their record.
+const LARGE_COMMIT_COUNT: (u32, u32) = (2, 1);
+
+/// Repositories that are created, renamed or deleted at once, and those of one tenant. Each waits
+/// for other changes of its names, so it must not hold a permit that other requests need.
+const REPO_CHANGE_COUNT: (u32, u32) = (8, 6);
+
+/// Commits of one tenant that wait for a permit for large directories. They hold a permit for a
+/// commit meanwhile, so that only a part of those may wait.
+const LARGE_COMMIT_WAITING_COUNT: usize = 4;
+
 /// Up to this number of uploads, received data is read without a permit. The reads of a few uploads
 /// delay other work little, and a permit for each read would make every upload slower.
 const UPLOADS_WITHOUT_PERMITS: u64 = 8;
@@ -67,6 +84,12 @@ pub(super) struct Permits {
     pub(super) budgets: ResponseBudgets,
     /// Files whose chunks may be walked at once.
     pub(super) walks: FairGate,
+    /// Commits whose directories may be changed at once.
+    pub(super) commits: FairGate,
+    /// Those with large directories.
+    pub(super) large_commits: FairGate,
+    /// Repositories that may be created, renamed or deleted at once.
+    pub(super) repo_changes: FairGate,
 }
 
 impl Permits {
@@ -83,6 +106,9 @@ impl Permits {
             write_steps: write_steps(),
             budgets: ResponseBudgets::default(),
             walks: walks(WALK_COUNT),
+            commits: hub_gate(COMMIT_COUNT, WAITING_COUNT),
+            large_commits: hub_gate(LARGE_COMMIT_COUNT, LARGE_COMMIT_WAITING_COUNT),
+            repo_changes: hub_gate(REPO_CHANGE_COUNT, WAITING_COUNT),
         }
     }
 }
@@ -116,6 +142,10 @@ fn opens() -> FairGate {
 /// Walks through whole files. One takes a second or two, so one tenant may have only half of them.
 fn walks(count: u32) -> FairGate {
     FairGate::new(Limits { capacity: count, per_tenant: count / 2, waiting_count: WAITING_COUNT, patience: PATIENCE })
+}
+
+fn hub_gate((capacity, per_tenant): (u32, u32), waiting_count: usize) -> FairGate {
+    FairGate::new(Limits { capacity, per_tenant, waiting_count, patience: PATIENCE })
 }
 
 /// As many bodies of shards as of uploads, because a body of either kind may have an open file.
@@ -210,5 +240,14 @@ impl Server {
     /// There was none in time.
     pub async fn lookup_permit(&self, tenant: Tenant) -> Result<Permit, StoreError> {
         Ok(self.permits.lookups.enter(tenant, 1).await?)
+    }
+
+    /// A permit to create, rename or delete a Hub repository.
+    ///
+    /// # Errors
+    ///
+    /// There was none in time.
+    pub async fn repo_change_permit(&self, tenant: Tenant) -> Result<Permit, StoreError> {
+        Ok(self.permits.repo_changes.enter(tenant, 1).await?)
     }
 }

@@ -7,6 +7,7 @@ mod deletion;
 mod ignored;
 mod last_commit;
 mod lfs;
+mod limits;
 mod lost;
 mod namespace;
 mod rename;

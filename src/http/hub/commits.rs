@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::problem::HubProblem;
-use super::repos::{parse, url};
+use super::repos::{parse_long, url};
 use super::target::{Pairs, Target};
 use super::wire::{
     self, FileJson, HeaderJson, LfsFileJson, LineJson, PreuploadFileJson, PreuploadJson, UploadModeJson,
@@ -49,7 +49,7 @@ pub(super) async fn preupload(
     body: Body,
 ) -> Result<Json<Value>, HubProblem> {
     refuse_pull_request(&pairs)?;
-    let request: PreuploadJson = parse(&state, body).await?;
+    let (request, _budget): (PreuploadJson, _) = parse_long(&state, tenant, body).await?;
     if request.files.len() > MAX_PREUPLOAD_COUNT {
         return Err(HubProblem::invalid(format!("A request has at most {MAX_PREUPLOAD_COUNT} files.")));
     }
@@ -128,7 +128,7 @@ pub(super) async fn commit(
     let ReceivedShard { bytes, budget } = received.unwrap_or(Err(UploadError::Stalled)).map_err(of_body)?;
     let branch = target.revision.strip_prefix("refs/heads/").unwrap_or(&target.revision).to_owned();
     let request = state.server.compute(bytes.len(), move || parse_commit(&bytes, branch)).await?;
-    let committed = state.server.commit(&open, request).await?;
+    let committed = tenant.doing(state.server.commit(&open, request)).await?;
     drop(budget);
     let page = url(&base, target.name.kind(), &wire::repo_id(&open.repo));
     Ok(Json(json!({
@@ -168,7 +168,7 @@ fn parse_commit(bytes: &[u8], branch: String) -> Result<CommitRequest, HubProble
             continue;
         }
         let at = |what: String| HubProblem::invalid(format!("Line {number} of the commit: {what}."));
-        let line: LineJson = serde_json::from_slice(line).map_err(|error| at(brief(error)))?;
+        let line = LineJson::parse(line).map_err(|error| at(brief(error)))?;
         match line {
             LineJson::Header(HeaderJson { summary, description, parent_commit }) if !has_header => {
                 has_header = true;
@@ -233,6 +233,22 @@ mod tests {
     }
 
     const HEADER: &str = r#"{"key":"header","value":{"summary":"one","description":"two","parentCommit":"1234567"}}"#;
+
+    #[test]
+    fn value_of_a_line_may_come_before_its_key() {
+        let lines = [
+            r#"{"value":{"summary":"one"},"key":"header"}"#,
+            r#"{"value":{"path":"a","content":"","encoding":"utf-8"},"key":"file"}"#,
+            r#"{"other":[[]],"value":{"path":"b"},"key":"deletedFolder"}"#,
+        ];
+        let request = parsed(&lines.join("\n")).ok().unwrap();
+        assert_eq!((request.message.as_str(), request.changes.len()), ("one", 2));
+        for refused in
+            [r#"{"value":[0,0],"key":"header"}"#, r#"{"value":{"path":"a"},"key":"folder"}"#, r#"{"value":1}"#]
+        {
+            assert!(parsed(refused).is_err(), "{refused}");
+        }
+    }
 
     #[test]
     fn commit_has_a_header_and_the_changes_in_order() {

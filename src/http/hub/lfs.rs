@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::problem::HubProblem;
-use super::repos::parse;
+use super::repos::parse_long;
 use super::target::{Pairs, Target};
 use super::wire::{BatchJson, LfsObjectJson};
 use crate::format::shard::Sha256;
@@ -54,13 +54,13 @@ pub(super) async fn batch(
     revocation: Option<Extension<Revocation>>,
     body: Body,
 ) -> Result<Response, HubProblem> {
-    let request: BatchJson = parse(&state, body).await?;
+    let (request, _budget): (BatchJson, _) = parse_long(&state, tenant, body).await?;
     if request.objects.len() > MAX_OBJECT_COUNT {
         return Err(HubProblem::invalid(format!("A batch has at most {MAX_OBJECT_COUNT} objects.")));
     }
     let _permit = state.server.lookup_permit(tenant).await?;
     let open = state.server.open_hub_repo(&claims, &target.name, Write).await?;
-    let has_xet = request.transfers.iter().any(|transfer| transfer == "xet");
+    let has_xet = request.transfers.has_xet;
     let is_upload = request.operation.as_deref().is_none_or(|operation| operation == "upload");
     let now = state.shared.clock.now().as_secs();
     let token = upload_token(&open, revocation.map(|Extension(revocation)| revocation));

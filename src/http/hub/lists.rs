@@ -7,15 +7,13 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::MAX_BODY_LEN;
 use super::catalog::link;
 use super::problem::HubProblem;
+use super::repos::receive;
 use super::target::{Pairs, Target};
 use super::wire::{self, PathsJson};
 use crate::http::AppState;
 use crate::http::auth::Caller;
-use crate::http::body::PacedBody;
-use crate::http::error::Problem;
 use crate::http::origin::BaseUrl;
 use crate::http::render::json;
 use crate::http::sending::RequestContext;
@@ -73,7 +71,7 @@ pub(super) async fn paths_info(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, HubProblem> {
-    let bytes = PacedBody::new(body, &state).collect(MAX_BODY_LEN).await.map_err(Problem::from)?;
+    let (bytes, _budget) = receive(&state, tenant, body).await?;
     let is_json = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
     let (paths, is_expanded) = if is_json {
         let parsed: Result<PathsJson, _> = serde_json::from_slice(&bytes);
@@ -82,17 +80,25 @@ pub(super) async fn paths_info(
         (parsed.paths, false)
     } else {
         let text = str::from_utf8(&bytes).map_err(|_| HubProblem::invalid("The form is not valid UTF-8."))?;
+        // The paths, and whether they are expanded. Each pair of a form of `&` takes 50 bytes.
+        if text.split('&').count() > PAGE_COUNT + 10 {
+            return Err(too_many_paths());
+        }
         let form = Pairs::of(text);
         (form.all("paths").map(str::to_owned).collect(), form.is_set("expand"))
     };
     if paths.len() > PAGE_COUNT {
-        return Err(HubProblem::invalid(format!("A request has at most {PAGE_COUNT} paths.")));
+        return Err(too_many_paths());
     }
     let _permit = state.server.lookup_permit(tenant).await?;
     let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
     let commit = state.server.find_revision(&open, &target.revision).await?;
     let found = state.server.find_hub_paths(&open, &commit, &paths).await?;
     render(&state, (&open, &commit), found, is_expanded).await
+}
+
+fn too_many_paths() -> HubProblem {
+    HubProblem::invalid(format!("A request has at most {PAGE_COUNT} paths."))
 }
 
 /// The response with these entries of a commit, and if it is expanded with the last commit of each.

@@ -22,6 +22,10 @@ use super::cost::CostClass::{Light, Open, Upload};
 use super::route::{Content, Route};
 use crate::service::access::Scope::{Read, Write};
 
+/// Maximum length of a request body in bytes that is received without a budget of memory. Above
+/// it are only lists of many files, metadata of a README.md, and commits.
+const MAX_SMALL_BODY_LEN: u64 = 64 << 10;
+
 /// Maximum length of a request body in bytes, except for commits: 1000 paths of 1 KiB.
 const MAX_BODY_LEN: u64 = 2 << 20;
 
@@ -60,21 +64,25 @@ fn for_accounts() -> Vec<Route> {
 fn for_repos() -> Vec<Route> {
     vec![
         Route::post("/api/repos/create", Write, repos::create)
+            .costs(Light)
             .says("Create a repository")
             .takes(json())
             .responses(200, "created", json())
             .fails(&[409]),
         Route::delete("/api/repos/delete", Write, repos::delete)
+            .costs(Light)
             .says("Delete a repository, with its history and its claims to files")
             .takes(json())
             .responses(200, "deleted", json())
             .fails(&[404]),
         Route::post("/api/repos/move", Write, repos::rename)
+            .costs(Light)
             .says("Rename a repository in its namespace; the former name leads to it until another one takes it")
             .takes(json())
             .responses(200, "renamed", json())
             .fails(&[404, 409]),
         Route::put("/api/{kind}/{namespace}/{name}/settings", Write, repos::set)
+            .costs(Light)
             .says("Make a repository private or public")
             .takes(json())
             .responses(200, "changed", json())
@@ -124,24 +132,29 @@ fn for_revisions() -> Vec<Route> {
             .responses(200, "all of them", json())
             .fails(&[404]),
         Route::post("/api/{kind}/{namespace}/{name}/branch/{revision}", Write, refs::create_branch)
+            .costs(Light)
             .says("Create a branch")
             .takes(json())
             .responses(200, "created", json())
             .fails(&[404, 409]),
         Route::delete("/api/{kind}/{namespace}/{name}/branch/{revision}", Write, refs::delete_branch)
+            .costs(Light)
             .says("Delete a branch")
             .responses(200, "deleted", json())
             .fails(&[404]),
         Route::post("/api/{kind}/{namespace}/{name}/tag/{revision}", Write, refs::create_tag)
+            .costs(Light)
             .says("Create a tag at a revision")
             .takes(json())
             .responses(200, "created", json())
             .fails(&[404, 409]),
         Route::delete("/api/{kind}/{namespace}/{name}/tag/{revision}", Write, refs::delete_tag)
+            .costs(Light)
             .says("Delete a tag")
             .responses(200, "deleted", json())
             .fails(&[404]),
         Route::post("/api/{kind}/{namespace}/{name}/super-squash/{revision}", Write, refs::squash)
+            .costs(Light)
             .says("Replace the history of a branch by one commit")
             .takes(json())
             .responses(200, "squashed", json())

@@ -54,13 +54,17 @@ pub(super) async fn list(
 pub(super) async fn create_branch(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    RequestContext { tenant, .. }: RequestContext,
     target: Target,
     body: Body,
 ) -> Result<Json<Value>, HubProblem> {
     let request: Option<RefJson> = parse_or_default(&state, body).await?;
+    let permit = state.server.lookup_permit(tenant).await?;
     let open = state.server.open_hub_repo(&claims, &target.name, Write).await?;
     let start = request.unwrap_or_default().starting_point.unwrap_or_else(|| "main".to_owned());
     let commit = state.server.find_revision(&open, &start).await?;
+    // The change waits for other changes of the repository, and a permit must not.
+    drop(permit);
     state.server.create_hub_ref(&open, format!("refs/heads/{}", target.revision), commit.id).await?;
     Ok(Json(json!({})))
 }
@@ -69,9 +73,12 @@ pub(super) async fn create_branch(
 pub(super) async fn delete_branch(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    RequestContext { tenant, .. }: RequestContext,
     target: Target,
 ) -> Result<Json<Value>, HubProblem> {
+    let permit = state.server.lookup_permit(tenant).await?;
     let open = state.server.open_hub_repo(&claims, &target.name, Write).await?;
+    drop(permit);
     state.server.delete_hub_ref(&open, format!("refs/heads/{}", target.revision)).await?;
     Ok(Json(json!({})))
 }
@@ -80,11 +87,14 @@ pub(super) async fn delete_branch(
 pub(super) async fn squash(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    RequestContext { tenant, .. }: RequestContext,
     target: Target,
     body: Body,
 ) -> Result<Json<Value>, HubProblem> {
     let request: Option<SquashJson> = parse_or_default(&state, body).await?;
+    let permit = state.server.lookup_permit(tenant).await?;
     let open = state.server.open_hub_repo(&claims, &target.name, Write).await?;
+    drop(permit);
     state.server.squash(&open, &target.revision, request.unwrap_or_default().message).await?;
     Ok(Json(json!({})))
 }
@@ -93,13 +103,16 @@ pub(super) async fn squash(
 pub(super) async fn create_tag(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    RequestContext { tenant, .. }: RequestContext,
     target: Target,
     body: Body,
 ) -> Result<Json<Value>, HubProblem> {
     let request: RefJson = parse(&state, body).await?;
     let tag = request.tag.ok_or_else(|| HubProblem::invalid("The body must have the field tag."))?;
+    let permit = state.server.lookup_permit(tenant).await?;
     let open = state.server.open_hub_repo(&claims, &target.name, Write).await?;
     let commit = state.server.find_revision(&open, &target.revision).await?;
+    drop(permit);
     state.server.create_hub_ref(&open, format!("refs/tags/{tag}"), commit.id).await?;
     Ok(Json(json!({})))
 }
@@ -108,9 +121,12 @@ pub(super) async fn create_tag(
 pub(super) async fn delete_tag(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    RequestContext { tenant, .. }: RequestContext,
     target: Target,
 ) -> Result<Json<Value>, HubProblem> {
+    let permit = state.server.lookup_permit(tenant).await?;
     let open = state.server.open_hub_repo(&claims, &target.name, Write).await?;
+    drop(permit);
     state.server.delete_hub_ref(&open, format!("refs/tags/{}", target.revision)).await?;
     Ok(Json(json!({})))
 }
@@ -120,11 +136,9 @@ pub(super) async fn history(
     State(state): State<AppState>,
     Caller(claims): Caller,
     BaseUrl(base): BaseUrl,
-    RequestContext { tenant, .. }: RequestContext,
     target: Target,
     pairs: Pairs,
 ) -> Result<Response, HubProblem> {
-    let _permit = state.server.lookup_permit(tenant).await?;
     let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
     let limit = if pairs.get("limit").is_some() { pairs.limit(MAX_COMMIT_COUNT)? } else { COMMIT_COUNT };
     let from = state.server.find_revision(&open, pairs.get("cursor").unwrap_or(&target.revision)).await?;

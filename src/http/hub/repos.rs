@@ -5,13 +5,14 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::problem::HubProblem;
 use super::target::{Pairs, Target};
 use super::wire::{self, CardJson, CreateJson, DeleteJson, MoveJson, SettingsJson};
-use super::{MAX_BODY_LEN, card};
+use super::{MAX_BODY_LEN, MAX_SMALL_BODY_LEN, card};
 use crate::http::AppState;
 use crate::http::audit::AuditContext;
 use crate::http::auth::Caller;
@@ -19,9 +20,11 @@ use crate::http::body::PacedBody;
 use crate::http::error::{Code, Problem};
 use crate::http::origin::BaseUrl;
 use crate::http::render;
+use crate::http::sending::RequestContext;
+use crate::runtime::fair::{Permit, Tenant};
 use crate::service::access::Scope::{Read, Write};
 use crate::service::access::{AccountName, Claims, RepoScope, Role, Scope};
-use crate::service::{Depth, HubEntry, HubError, HubName, RepoKind, ResponseBudget, metadata_of};
+use crate::service::{Depth, HubEntry, HubError, HubName, ReceivedShard, RepoKind, ResponseBudget, metadata_of};
 
 /// Maximum number of files in the description of a repository. Clients of version 0.30 download
 /// exactly these; newer ones list the files instead if there are more than 50 000.
@@ -69,8 +72,13 @@ pub(super) async fn telemetry() -> StatusCode {
 }
 
 /// `POST /api/validate-yaml`: clients send a README.md before they upload it.
-pub(super) async fn validate(State(state): State<AppState>, _: Caller, body: Body) -> Result<Json<Value>, HubProblem> {
-    let CardJson { content } = parse(&state, body).await?;
+pub(super) async fn validate(
+    State(state): State<AppState>,
+    _: Caller,
+    RequestContext { tenant, .. }: RequestContext,
+    body: Body,
+) -> Result<Json<Value>, HubProblem> {
+    let (CardJson { content }, _budget) = parse_long(&state, tenant, body).await?;
     let len = content.len();
     let parse = move || card::parse_metadata(metadata_of(&content).unwrap_or_default());
     let parsed = state.server.compute(len, parse).await;
@@ -84,10 +92,12 @@ pub(super) async fn create(
     State(state): State<AppState>,
     Caller(claims): Caller,
     BaseUrl(base): BaseUrl,
+    RequestContext { tenant, .. }: RequestContext,
     audit: AuditContext,
     body: Body,
 ) -> Result<Response, HubProblem> {
     let request: CreateJson = parse(&state, body).await?;
+    let _permit = state.server.repo_change_permit(tenant).await?;
     let name = parse_name(&claims, request.kind.as_deref(), request.organization, request.name)?;
     audit.set_hub_repo(&name);
     let kind = name.kind();
@@ -113,10 +123,12 @@ pub(super) async fn create(
 pub(super) async fn delete(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    RequestContext { tenant, .. }: RequestContext,
     audit: AuditContext,
     body: Body,
 ) -> Result<Json<Value>, HubProblem> {
     let DeleteJson { name, organization, kind } = parse(&state, body).await?;
+    let _permit = state.server.repo_change_permit(tenant).await?;
     let name = parse_name(&claims, kind.as_deref(), organization, name)?;
     audit.set_hub_repo(&name);
     state.server.delete_hub_repo(&claims, &name).await?;
@@ -127,10 +139,12 @@ pub(super) async fn delete(
 pub(super) async fn rename(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    RequestContext { tenant, .. }: RequestContext,
     audit: AuditContext,
     body: Body,
 ) -> Result<Json<Value>, HubProblem> {
     let MoveJson { from, to, kind } = parse(&state, body).await?;
+    let _permit = state.server.repo_change_permit(tenant).await?;
     let from = parse_name(&claims, kind.as_deref(), None, from)?;
     let to = parse_name(&claims, kind.as_deref(), None, to)?;
     audit.set_hub_repo(&from);
@@ -160,11 +174,15 @@ fn parse_name(
 pub(super) async fn set(
     State(state): State<AppState>,
     Caller(claims): Caller,
+    RequestContext { tenant, .. }: RequestContext,
     target: Target,
     body: Body,
 ) -> Result<Json<Value>, HubProblem> {
     let SettingsJson { private, visibility, gated } = parse(&state, body).await?;
+    let permit = state.server.lookup_permit(tenant).await?;
     let open = state.server.open_hub_repo(&claims, &target.name, Write).await?;
+    // The change waits for other changes of the repository, and a permit must not.
+    drop(permit);
     if gated.is_some_and(|gated| gated != json!(false)) {
         return Err(HubProblem::invalid("This server has no access requests; gated can only be false."));
     }
@@ -260,17 +278,44 @@ pub(super) async fn parse_or_default<T: DeserializeOwned + Default>(
     state: &AppState,
     body: Body,
 ) -> Result<T, HubProblem> {
-    let bytes = PacedBody::new(body, state).collect(MAX_BODY_LEN).await.map_err(Problem::from)?;
+    let bytes = PacedBody::new(body, state).collect(MAX_SMALL_BODY_LEN).await.map_err(Problem::from)?;
     if bytes.is_empty() { Ok(T::default()) } else { of_json(&bytes) }
 }
 
-fn of_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, HubProblem> {
+pub(super) fn of_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, HubProblem> {
     let expected = |error| HubProblem::invalid(format!("The body is not the expected JSON: {error}."));
     serde_json::from_slice(bytes).map_err(expected)
 }
 
-/// Receives a JSON body of at most [`MAX_BODY_LEN`] bytes.
+/// Receives a JSON body of at most [`MAX_SMALL_BODY_LEN`] bytes.
 pub(super) async fn parse<T: DeserializeOwned>(state: &AppState, body: Body) -> Result<T, HubProblem> {
-    let bytes = PacedBody::new(body, state).collect(MAX_BODY_LEN).await.map_err(Problem::from)?;
+    let bytes = PacedBody::new(body, state).collect(MAX_SMALL_BODY_LEN).await.map_err(Problem::from)?;
     of_json(&bytes)
+}
+
+/// Receives a JSON body of at most [`MAX_BODY_LEN`] bytes. The permit is for its memory.
+pub(super) async fn parse_long<T: DeserializeOwned>(
+    state: &AppState,
+    tenant: Tenant,
+    body: Body,
+) -> Result<(T, Option<Permit>), HubProblem> {
+    let (bytes, budget) = receive(state, tenant, body).await?;
+    Ok((of_json(&bytes)?, budget))
+}
+
+/// Receives a body of at most [`MAX_BODY_LEN`] bytes. The permit is for its memory, if it is longer
+/// than [`MAX_SMALL_BODY_LEN`].
+pub(super) async fn receive(
+    state: &AppState,
+    tenant: Tenant,
+    body: Body,
+) -> Result<(Bytes, Option<Permit>), HubProblem> {
+    let declared_len = http_body::Body::size_hint(&body).exact();
+    let body = PacedBody::new(body, state);
+    if declared_len.is_some_and(|len| len <= MAX_SMALL_BODY_LEN) {
+        return Ok((body.collect(MAX_SMALL_BODY_LEN).await.map_err(Problem::from)?, None));
+    }
+    let receiving = state.server.receive_body(tenant, declared_len, MAX_BODY_LEN, body);
+    let ReceivedShard { bytes, budget } = receiving.await.map_err(Problem::from)?;
+    Ok((bytes, Some(budget)))
 }

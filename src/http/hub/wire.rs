@@ -1,8 +1,11 @@
 //! The JSON of the Hub, as its clients write and read it.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 use crate::runtime::clock::Timestamp;
@@ -91,9 +94,8 @@ pub(super) struct UploadModeJson {
     pub(super) oid: Option<String>,
 }
 
-/// A line of the body of `POST …/commit/{revision}`.
-#[derive(Debug, Deserialize)]
-#[serde(tag = "key", content = "value", rename_all = "camelCase")]
+/// A line of the body of `POST …/commit/{revision}`: `{"key": …, "value": …}`.
+#[derive(Debug)]
 pub(super) enum LineJson {
     Header(HeaderJson),
     File(FileJson),
@@ -101,6 +103,38 @@ pub(super) enum LineJson {
     CopyFile(CopyFileJson),
     DeletedFile(PathJson),
     DeletedFolder(PathJson),
+}
+
+impl LineJson {
+    /// Parses a line.
+    ///
+    /// Reads it twice, first for the key alone: a value that comes before its key would have to be
+    /// kept as a tree of values, which takes up to 16 times the bytes of the line.
+    pub(super) fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct KeyJson<'a> {
+            #[serde(borrow)]
+            key: Cow<'a, str>,
+        }
+        #[derive(Deserialize)]
+        struct ValueJson<T> {
+            value: T,
+        }
+        fn value<T: DeserializeOwned>(line: &[u8]) -> Result<T, serde_json::Error> {
+            serde_json::from_slice(line).map(|ValueJson { value }| value)
+        }
+        const KEYS: &[&str] = &["header", "file", "lfsFile", "copyFile", "deletedFile", "deletedFolder"];
+        let KeyJson { key } = serde_json::from_slice(line)?;
+        Ok(match &*key {
+            "header" => Self::Header(value(line)?),
+            "file" => Self::File(value(line)?),
+            "lfsFile" => Self::LfsFile(value(line)?),
+            "copyFile" => Self::CopyFile(value(line)?),
+            "deletedFile" => Self::DeletedFile(value(line)?),
+            "deletedFolder" => Self::DeletedFolder(value(line)?),
+            other => return Err(Error::unknown_variant(other, KEYS)),
+        })
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -162,8 +196,40 @@ pub(super) struct BatchJson {
     #[serde(default)]
     pub(super) operation: Option<String>,
     #[serde(default)]
-    pub(super) transfers: Vec<String>,
+    pub(super) transfers: TransfersJson,
     pub(super) objects: Vec<LfsObjectJson>,
+}
+
+/// The names of the ways to transfer that a client knows. They are not stored, because a body has
+/// space for a million of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct TransfersJson {
+    /// Whether `xet` is among them.
+    pub(super) has_xet: bool,
+}
+
+impl<'de> Deserialize<'de> for TransfersJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names;
+
+        impl<'de> Visitor<'de> for Names {
+            type Value = TransfersJson;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of names")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<TransfersJson, A::Error> {
+                let mut has_xet = false;
+                while let Some(name) = names.next_element::<Cow<'de, str>>()? {
+                    has_xet |= name == "xet";
+                }
+                Ok(TransfersJson { has_xet })
+            }
+        }
+
+        deserializer.deserialize_seq(Names)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -258,4 +324,23 @@ pub(super) fn commit(commit: &HubCommit) -> Value {
         "authors": [{ "user": commit.author }],
         "date": date(commit.at),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_remembers_of_its_transfers_only_xet() {
+        let has_xet = |text: &str| {
+            let text = format!(r#"{{"transfers":{text},"objects":[]}}"#);
+            serde_json::from_str::<BatchJson>(&text).map(|batch| batch.transfers.has_xet).ok()
+        };
+        assert_eq!(has_xet(r#"["basic","xet","multipart"]"#), Some(true));
+        assert_eq!(has_xet(r#"["basic","\u0078et"]"#), Some(true));
+        assert_eq!(has_xet(r#"["basic"]"#), Some(false));
+        assert_eq!(has_xet("[]"), Some(false));
+        assert_eq!(has_xet(r#""xet""#), None);
+        assert!(!serde_json::from_str::<BatchJson>(r#"{"objects":[]}"#).unwrap().transfers.has_xet);
+    }
 }

@@ -271,6 +271,21 @@ pub(in crate::index) const DISCARD: [&str; 7] = [
 /// Objects that one transaction adds: an insert takes some 10 µs each.
 pub(in crate::index) const BATCH_COUNT: usize = 1000;
 
+/// Bytes of directories that one transaction adds, unless the first one alone is longer. A commit
+/// can have a hundred times as many, and other writers would wait.
+const BATCH_LEN: usize = 4 << 20;
+
+/// How many of these directories the next transaction adds.
+pub(in crate::index) fn batch_count(trees: &[HubTree]) -> usize {
+    let mut len = 0;
+    let fits = |tree: &&HubTree| {
+        len += tree.entries.len();
+        len <= BATCH_LEN
+    };
+    let count = trees.iter().take(BATCH_COUNT).take_while(fits).count();
+    count.max(1).min(trees.len())
+}
+
 /// Object ids in one statement.
 pub(in crate::index) const FIND_COUNT: usize = 500;
 
@@ -312,4 +327,21 @@ pub(in crate::index) fn each_once<T>(objects: &[T], id: impl Fn(&T) -> ObjectId)
 /// The bytes of a tree and its id, as parameters.
 pub(in crate::index) fn tree_columns(tree: &HubTree) -> (Vec<u8>, Vec<u8>) {
     (id_bytes(tree.id), tree.entries.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transaction_adds_directories_of_a_limited_count_and_length() {
+        let trees = |lens: &[usize]| -> Vec<HubTree> {
+            let tree = |len: &usize| HubTree { id: ObjectId::from_bytes([0; 20]), entries: vec![0; *len] };
+            lens.iter().map(tree).collect()
+        };
+        assert_eq!(batch_count(&[]), 0);
+        assert_eq!(batch_count(&trees(&[1; 2500])), BATCH_COUNT);
+        assert_eq!(batch_count(&trees(&[BATCH_LEN / 2; 3])), 2);
+        assert_eq!(batch_count(&trees(&[BATCH_LEN + 1, 1])), 1, "a longer one alone");
+    }
 }

@@ -135,14 +135,14 @@ macro_rules! hub_verbs {
                 now: Timestamp,
             ) -> BoxFuture<'_, Result<(), IndexError>> {
                 async move {
-                    let count = trees.len().max(blobs.len());
-                    for start in (0..count).step_by(sql::BATCH_COUNT) {
-                        let end = start + sql::BATCH_COUNT;
-                        let trees = trees.get(start.min(trees.len())..end.min(trees.len())).unwrap_or_default();
-                        let blobs = blobs.get(start.min(blobs.len())..end.min(blobs.len())).unwrap_or_default();
+                    let (mut trees, mut blobs) = (trees.as_slice(), blobs.as_slice());
+                    while !trees.is_empty() || !blobs.is_empty() {
+                        let (some_trees, other_trees) = trees.split_at(sql::batch_count(trees));
+                        let (some_blobs, other_blobs) = blobs.split_at(blobs.len().min(sql::BATCH_COUNT));
+                        (trees, blobs) = (other_trees, other_blobs);
                         let mut held = self.writing("add directories and files").await?;
                         let mut tx = held.begin().await?;
-                        add_objects(&mut tx, repo, trees, blobs, now).await?;
+                        add_objects(&mut tx, repo, some_trees, some_blobs, now).await?;
                         tx.execute(query(sql::COUNT_CHANGE).bind(repo)).await?;
                         tx.commit().await?;
                     }

@@ -79,16 +79,33 @@ impl Owner {
 impl Claims {
     /// The tenant of these claims: the owner of the repository, together with the subject. All
     /// repositories of an owner are one tenant, so that more repositories do not give an owner a
-    /// greater share of the server.
+    /// greater share of the server. The owner of a Hub repository is its namespace, whatever its
+    /// kind. A user is one tenant for own and for public repositories, with whatever token.
     #[must_use]
     pub fn tenant(&self) -> Tenant {
-        let owner = match &self.repo {
+        let subject = subject(self);
+        let namespace = match &self.repo {
+            RepoScope::Account(account) => Some(account.name().as_str()),
             // A user reads many of these.
-            RepoScope::Public(_) => "",
-            repo => repo.owner(),
+            RepoScope::Public(_) => Some(subject),
+            RepoScope::Namespace(namespace) => Some(namespace.name()),
+            RepoScope::One(repo) => hub_namespace(repo.as_str()),
+            RepoScope::All => None,
         };
-        Tenant::new(u64::from_le_bytes(digest(["zorb tenant", owner, subject(self)])))
+        let owner = match namespace {
+            // With a space, so that it is no name of a repository.
+            Some(namespace) => format!(" {}", namespace.to_ascii_lowercase()),
+            None => self.repo.owner().to_owned(),
+        };
+        Tenant::new(u64::from_le_bytes(digest(["zorb tenant", &owner, subject])))
     }
+}
+
+/// The namespace of a Hub repository with this storage name; `None` for other repositories.
+fn hub_namespace(name: &str) -> Option<&str> {
+    let mut parts = name.split('/');
+    let (kind, namespace, _) = (parts.next()?, parts.next()?, parts.next()?);
+    (matches!(kind, "models" | "datasets" | "spaces") && parts.next().is_none()).then_some(namespace)
 }
 
 /// The name of the subject; empty if the claims have none, because no name is empty.

@@ -326,7 +326,9 @@ fn repositories_of_one_owner_share_and_subjects_do_not() {
         Claims { repo: repo.parse().unwrap(), subject, ..claims() }.tenant()
     };
     let one = tenant("models/acme/bert", None);
-    assert_eq!(one, tenant("models/acme/other", None));
+    for same in ["models/acme/other", "datasets/Acme/other", "spaces/acme/bert", "*/acme/*", "models/acme/*"] {
+        assert_eq!(one, tenant(same, None), "{same}");
+    }
     for other in [tenant("models/acme/bert", Some("ci")), tenant("models/other/bert", None), tenant("acme/bert", None)]
     {
         assert_ne!(one, other);

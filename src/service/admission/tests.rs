@@ -195,3 +195,38 @@ async fn transfer_of_several_parts_can_be_slow_in_each() {
     advance(Duration::from_secs(10)).await;
     assert_eq!(transfer.rate_if_slow(MIB_64, Instant::now()), Some(0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn transfer_that_withholds_its_last_bytes_is_spared_once() {
+    let transfer = Transfer::default();
+    transfer.begin();
+    transfer.moved(MIB_64 - 2000);
+    for (secs, rate) in [(5, None), (10, None), (1, Some(0))] {
+        advance(Duration::from_secs(secs)).await;
+        assert_eq!(transfer.rate_if_slow(MIB_64, Instant::now()), rate, "{secs} s later");
+    }
+    // It sends again, but would take another minute for the rest.
+    transfer.moved(300);
+    assert_eq!(transfer.rate_if_slow(MIB_64, Instant::now()), Some(27));
+    transfer.moved(1600);
+    assert_eq!(transfer.rate_if_slow(MIB_64, Instant::now()), None, "100 bytes are left");
+    advance(Duration::from_secs(11)).await;
+    assert_eq!(transfer.rate_if_slow(MIB_64, Instant::now()), Some(0));
+    transfer.begin_part();
+    transfer.moved(MIB_64 - 2000);
+    advance(Duration::from_secs(6)).await;
+    assert_eq!(transfer.rate_if_slow(MIB_64, Instant::now()), None, "another part");
+}
+
+/// The estimate of the rate rounds down, so that it can be spared a little too early.
+#[tokio::test(start_paused = true)]
+async fn transfer_at_a_constant_rate_that_was_spared_is_not_cut() {
+    let (transfer, len) = (Transfer::default(), 17_500);
+    transfer.begin();
+    advance(Duration::from_millis(5900)).await;
+    transfer.moved(5900);
+    assert_eq!(transfer.rate_if_slow(len, Instant::now()), None);
+    advance(Duration::from_millis(11_000)).await;
+    transfer.moved(11_000);
+    assert_eq!(transfer.rate_if_slow(len, Instant::now()), None);
+}

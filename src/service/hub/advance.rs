@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{HubError, OpenRepo};
 use crate::git::ObjectId;
 use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
+use crate::runtime::fair::Permit;
 use crate::service::Server;
 use crate::service::registration_log::HubChange;
 use crate::service::store_locks::RepoLock;
@@ -25,6 +26,8 @@ pub(super) struct Ready {
     /// The directories and files that may be new.
     pub(super) trees: Vec<HubTree>,
     pub(super) blobs: Vec<HubBlob>,
+    /// For their memory; held until they are written, also if the client disconnects.
+    pub(super) permits: Vec<Permit>,
 }
 
 impl Server {
@@ -61,7 +64,7 @@ impl Server {
     pub(super) async fn advance(
         self: &Arc<Self>,
         open: &OpenRepo,
-        Ready { from, commit, trees, blobs }: Ready,
+        Ready { from, commit, trees, blobs, permits }: Ready,
         lock: &Arc<RepoLock>,
     ) -> Result<Option<ObjectId>, HubError> {
         let (store, lock, id) = (Arc::clone(&self.store), Arc::clone(lock), commit.id);
@@ -74,7 +77,7 @@ impl Server {
             ..HubChange::of(HubRepo { updated: commit.at, ..repo })
         };
         let write = async move {
-            let _lock = lock;
+            let (_lock, _permits) = (lock, permits);
             let (appended, change) = store.append_hub(change).await?;
             let HubChange { repo, trees, blobs, .. } = change;
             let (index, name) = (&store.index, from.name.clone());

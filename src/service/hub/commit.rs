@@ -12,8 +12,9 @@ use crate::format::FileHash;
 use crate::format::shard::Sha256;
 use crate::git::{Entry, EntryKind, ObjectId, Pointer, RepoPath};
 use crate::index::{HubBlob, HubCommit, HubRef, HubTree};
-use crate::service::Server;
+use crate::runtime::fair::{Permit, Tenant};
 use crate::service::access::RepoScope;
+use crate::service::{Server, StoreError};
 
 /// Maximum number of changes of a commit.
 pub(crate) const MAX_CHANGE_COUNT: usize = 25_000;
@@ -101,6 +102,8 @@ struct Applied {
     trees: Vec<HubTree>,
     /// The files that were copied.
     copied: Vec<HubBlob>,
+    /// The permit of a large commit.
+    large: Option<Permit>,
 }
 
 impl Server {
@@ -123,11 +126,13 @@ impl Server {
         let lock = Arc::new(self.lock_hub_repo(&open.repo.storage_name).await?);
         self.check_claims(open, &changes).await?;
         for _ in 0..TRY_COUNT {
+            // After the lock: a permit must not wait for other commits of the repository.
+            let permit = self.permits.commits.enter(Tenant::current(), 1).await.map_err(StoreError::from)?;
             let head = self.head(open, &branch, &name).await?;
             if let Some(parent) = parent.as_deref().filter(|parent| !is_prefix(parent, head.id)) {
                 return self.repeated(open, &head, parent, (&changes, &author, &message)).await;
             }
-            let Applied { tree, trees, copied } = match self.apply(open, &head, &changes).await {
+            let Applied { tree, trees, copied, large } = match self.apply(open, &head, &changes).await {
                 Ok(applied) => applied,
                 // A deletion that was made by the same commit before: its response was lost.
                 Err(error @ (HubError::NoEntry { .. } | HubError::Invalid(_))) => {
@@ -154,7 +159,8 @@ impl Server {
             let from = HubRef { name: name.clone(), target: head.id };
             // The record of a commit has also what it copies: the one that added it may be damaged.
             let blobs = [blobs_of(&changes), copied].concat();
-            let ready = Ready { from, commit: sealed(unsealed)?, trees, blobs };
+            let permits = [Some(permit), large].into_iter().flatten().collect();
+            let ready = Ready { from, commit: sealed(unsealed)?, trees, blobs, permits };
             if let Some(id) = self.advance(open, ready, &lock).await? {
                 return Ok(Committed { id, is_new: true });
             }
@@ -277,7 +283,7 @@ impl Server {
     /// The directories after these changes.
     async fn apply(&self, open: &OpenRepo, head: &HubCommit, changes: &[Stored]) -> Result<Applied, HubError> {
         let mut copied = Vec::new();
-        let mut editing = Editing::begin(&self.store, open, head.tree).await?;
+        let mut editing = Editing::begin(&self.store, open, head.tree, &self.permits.large_commits).await?;
         for change in changes {
             match change {
                 Stored::Put(path, blob) => {
@@ -300,8 +306,8 @@ impl Server {
                 }
             }
         }
-        let (tree, trees) = editing.finish().await?;
-        Ok(Applied { tree, trees, copied })
+        let (tree, trees, large) = editing.finish().await?;
+        Ok(Applied { tree, trees, copied, large })
     }
 }
 

@@ -231,8 +231,9 @@ impl<'a> Loading<'a> {
             }
         }
         let tree_len: usize = self.trees.iter().map(|tree| tree.entries.len()).sum();
+        let message_len: usize = self.commits.iter().map(|commit| commit.message.len()).sum();
         let count = self.commits.len() + self.trees.len() + self.blobs.len();
-        if count >= PAGE_COUNT as usize || tree_len >= TREE_PAGE_LEN {
+        if count >= PAGE_COUNT as usize || tree_len + message_len >= TREE_PAGE_LEN {
             self.flush().await?;
         }
         Ok(true)

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use super::{HubError, OpenRepo};
 use crate::git::{Entry, EntryKind, ObjectId, RepoPath, Tree};
 use crate::index::HubTree;
-use crate::service::Store;
+use crate::runtime::fair::{FairGate, Permit, Tenant};
+use crate::service::{Store, StoreError};
 
 /// Maximum number of entries of a directory. One of 100 000 entries has 4 MB, which every commit
 /// that touches it writes again.
@@ -22,12 +23,34 @@ const MAX_DIRECTORY_COUNT: usize = 25_000;
 /// 94 MB.
 const MAX_LOADED_WEIGHT: u32 = 96 << 20;
 
+/// Above this many bytes of directories a commit needs a permit for large ones, so that only a few
+/// of them are in memory at once.
+const LARGE_WEIGHT: u32 = 8 << 20;
+
 /// The directories of a commit while they are changed.
 pub(super) struct Editing<'a> {
     store: &'a Store,
     open: &'a OpenRepo,
     root: Directory,
     left: Allowance,
+    large: Large<'a>,
+}
+
+/// The gate for commits with large directories, and the permit of this one.
+struct Large<'a> {
+    gate: &'a FairGate,
+    tenant: Tenant,
+    permit: Option<Permit>,
+}
+
+impl Large<'_> {
+    /// Waits for the permit, if so much is loaded that one is needed.
+    async fn check(&mut self, left: &Allowance) -> Result<(), HubError> {
+        if self.permit.is_none() && MAX_LOADED_WEIGHT.saturating_sub(left.weight) > LARGE_WEIGHT {
+            self.permit = Some(self.gate.enter(self.tenant, 1).await.map_err(StoreError::from)?);
+        }
+        Ok(())
+    }
 }
 
 /// What may still be loaded.
@@ -63,11 +86,18 @@ struct Directory {
 
 impl<'a> Editing<'a> {
     /// Begins with this root directory.
-    pub(super) async fn begin(store: &'a Store, open: &'a OpenRepo, root: ObjectId) -> Result<Self, HubError> {
-        let root = Directory::of(Tree::clone(&*store.tree(open, root).await?));
+    pub(super) async fn begin(
+        store: &'a Store,
+        open: &'a OpenRepo,
+        root: ObjectId,
+        gate: &'a FairGate,
+    ) -> Result<Self, HubError> {
+        let root = store.tree(open, root).await?;
         let mut left = Allowance { directory_count: MAX_DIRECTORY_COUNT + 1, weight: MAX_LOADED_WEIGHT };
-        left.take(&root.tree)?;
-        Ok(Self { store, open, root, left })
+        left.take(&root)?;
+        let mut large = Large { gate, tenant: Tenant::current(), permit: None };
+        large.check(&left).await?;
+        Ok(Self { store, open, root: Directory::of(Tree::clone(&root)), left, large })
     }
 
     /// Puts a file at a path, in place of the file that is there. Makes directories on the way.
@@ -104,33 +134,38 @@ impl<'a> Editing<'a> {
         Ok(true)
     }
 
-    /// The id of the root directory, and the directories that have changed.
-    pub(super) async fn finish(self) -> Result<(ObjectId, Vec<HubTree>), HubError> {
-        let Self { store, open, root, .. } = self;
-        store.pool.run_for(open.claims.tenant(), move || root.write_all()).await
+    /// The id of the root directory, and the directories that have changed; with the permit of a
+    /// large commit, which is to be held until they are written.
+    pub(super) async fn finish(self) -> Result<(ObjectId, Vec<HubTree>, Option<Permit>), HubError> {
+        let Self { store, open, root, large, .. } = self;
+        let (id, trees) = store.pool.run_for(open.claims.tenant(), move || root.write_all()).await?;
+        Ok((id, trees, large.permit))
     }
 
     /// The directory with these names, loaded. `None` if there is none and `creates` is not set, or
     /// if one of the names is a file.
     async fn enter(&mut self, names: &[&str], creates: bool) -> Result<Option<&mut Directory>, HubError> {
-        let Self { store, open, root, left } = self;
+        let Self { store, open, root, left, large } = self;
         let mut at = root;
         for name in names {
             if !at.loaded.contains_key(*name) {
                 let loaded = match at.tree.get(name) {
                     Some(entry) if entry.kind == EntryKind::Directory => {
-                        Directory::of(Tree::clone(&*store.tree(open, entry.id).await?))
+                        let tree = store.tree(open, entry.id).await?;
+                        left.take(&tree)?;
+                        large.check(left).await?;
+                        Directory::of(Tree::clone(&tree))
                     }
                     None if creates => {
                         at.check_count()?;
                         // The id is known when the directory is written.
                         let id = ObjectId::from_bytes([0; 20]);
                         at.tree.insert(name, Entry { kind: EntryKind::Directory, id });
+                        left.take(&Tree::default())?;
                         Directory { has_changed: true, ..Directory::default() }
                     }
                     Some(_) | None => return Ok(None),
                 };
-                left.take(&loaded.tree)?;
                 at.loaded.insert((*name).to_owned(), loaded);
             }
             let Some(next) = at.loaded.get_mut(*name) else { return Ok(None) };
@@ -205,7 +240,12 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
     use super::*;
+    use crate::runtime::fair::Limits;
 
     #[test]
     fn directories_of_a_commit_have_limits_of_count_and_memory() {
@@ -219,5 +259,23 @@ mod tests {
         assert_eq!(takes(5, 1000 * weight), 5);
         assert_eq!(takes(100, 3 * weight - 1), 2);
         assert_eq!(takes(100, 3 * weight), 3);
+    }
+
+    #[tokio::test]
+    async fn commit_of_large_directories_waits_for_another_one() {
+        let limits = Limits { capacity: 1, per_tenant: 1, waiting_count: 9, patience: Duration::from_secs(30) };
+        let (gate, tenant) = (FairGate::new(limits), Tenant::new(1));
+        let with = |weight| Allowance { directory_count: 9, weight: MAX_LOADED_WEIGHT - weight };
+        let mut commits = [0, 1, 2].map(|_| Large { gate: &gate, tenant, permit: None });
+        let [small, first, second] = &mut commits;
+        small.check(&with(LARGE_WEIGHT)).await.unwrap();
+        assert!(small.permit.is_none());
+        for _ in 0..2 {
+            first.check(&with(LARGE_WEIGHT + 1)).await.unwrap();
+        }
+        assert!(second.check(&with(LARGE_WEIGHT + 1)).now_or_never().is_none(), "it waits");
+        first.permit = None;
+        second.check(&with(LARGE_WEIGHT + 1)).await.unwrap();
+        assert!(second.permit.is_some());
     }
 }

@@ -95,7 +95,7 @@ impl Server {
         Ok(HubPage { entries: self.with_blobs(open, found).await?, next })
     }
 
-    /// Those of these paths that a commit has.
+    /// Those of these paths that a commit has, in the order of the paths.
     ///
     /// # Errors
     ///
@@ -107,14 +107,18 @@ impl Server {
         paths: &[String],
     ) -> Result<Vec<HubEntry>, HubError> {
         let mut found = Vec::new();
-        for path in paths {
-            let path = path.trim_matches('/');
+        // Those of one directory follow each other: larger directories than memory keeps are then
+        // read once and not for each path.
+        let mut sorted: Vec<(usize, &str)> = paths.iter().map(|path| path.trim_matches('/')).enumerate().collect();
+        sorted.sort_unstable_by_key(|(_, path)| *path);
+        for (number, path) in sorted {
             let Ok(parsed) = path.parse::<RepoPath>() else { continue };
             if let Some(entry) = self.store.find_entry(open, commit.tree, &parsed).await? {
-                found.push((path.to_owned(), entry));
+                found.push((number, (path.to_owned(), entry)));
             }
         }
-        self.with_blobs(open, found).await
+        found.sort_unstable_by_key(|(number, _)| *number);
+        self.with_blobs(open, found.into_iter().map(|(_, found)| found).collect()).await
     }
 
     /// Of the files among these entries, those whose contents can be read.

@@ -36,6 +36,7 @@ use std::sync::Arc;
 
 use moka::sync::Cache;
 use thiserror::Error;
+use tokio::task::coop::consume_budget;
 
 pub(super) use self::advance::BranchLocks;
 pub(crate) use self::card::MAX_METADATA_LEN;
@@ -272,6 +273,8 @@ impl Store {
     /// A directory, from memory or from the index.
     async fn tree(&self, open: &OpenRepo, id: ObjectId) -> Result<Arc<Tree>, HubError> {
         let key = (open.repo.id, id);
+        // A list may take millions of steps through directories that are all in memory.
+        consume_budget().await;
         if let Some(tree) = self.trees.get(&key) {
             return Ok(tree);
         }

@@ -66,7 +66,7 @@ impl Server {
         let commit =
             HubCommit { id: head.id, tree: head.tree, parent: None, at, author: author_of(&open.claims), message };
         let from = HubRef { name, target: head.id };
-        let ready = Ready { from, commit: sealed(commit)?, trees: Vec::new(), blobs: Vec::new() };
+        let ready = Ready { from, commit: sealed(commit)?, trees: Vec::new(), blobs: Vec::new(), permits: Vec::new() };
         self.advance(open, ready, &lock).await?.map(drop).ok_or(HubError::Moving)
     }
 }

@@ -86,6 +86,40 @@ impl Server {
         Ok(ReceivedShard { bytes: spooled.read(&self.store, tenant).await?, budget })
     }
 
+    /// Receives a body that is not an upload into memory, also when the disk is full. Slow clients
+    /// are cut off in favour of other tenants, as those of shards.
+    ///
+    /// # Errors
+    ///
+    /// The body is too long or too slow, too many bodies are being received, or no memory was
+    /// available in time.
+    pub async fn receive_body<S>(
+        &self,
+        tenant: Tenant,
+        declared_len: Option<u64>,
+        max_len: u64,
+        body: S,
+    ) -> Result<ReceivedShard, UploadError>
+    where
+        S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
+    {
+        Expected::check(max_len, declared_len)?;
+        let slot = BodySlot::take(&self.permits.spools, tenant, declared_len.unwrap_or(max_len))?;
+        let mut body = slot.counted(body);
+        let receiving = async {
+            let mut bytes = BytesMut::new();
+            while let Some(piece) = body.next().await {
+                let piece = piece?;
+                Expected::check(max_len, Some(bytes.len() as u64 + piece.len() as u64))?;
+                bytes.extend_from_slice(&piece);
+            }
+            Ok(bytes.freeze())
+        };
+        let bytes = slot.unless_cut(receiving).await?;
+        let budget = self.shard_budget(tenant, bytes.len() as u64).await?;
+        Ok(ReceivedShard { bytes, budget })
+    }
+
     /// Receives a body. Whenever more than [`MAX_HELD_LEN`] bytes are in memory, writes them to a
     /// draft.
     async fn spool<S>(&self, tenant: Tenant, mut body: S) -> Result<Spooled, UploadError>

@@ -242,6 +242,19 @@ fn public_repository_is_its_own_owner_and_survives_its_token() {
     assert_ne!(issued.tenant(), claims().tenant());
 }
 
+#[test]
+fn user_is_one_tenant_with_every_token_for_own_and_public_files() {
+    let accounts = accounts();
+    let own = accounts.user(&"alice".parse().unwrap()).unwrap().claims(Scope::Write, NOW, 60);
+    let public = RepoScope::Public(PublicRepo::new("models/other/repo".parse().unwrap()));
+    let issued = ["models/alice/x", "datasets/alice/y", "spaces/Alice/z"].map(|repo| repo.parse().unwrap());
+    for repo in issued.into_iter().chain([public]) {
+        assert_eq!(Claims { repo: repo.clone(), ..own.clone() }.tenant(), own.tenant(), "{repo}");
+    }
+    let of_organization = Claims { repo: "models/acme/x".parse().unwrap(), ..own.clone() };
+    assert_ne!(of_organization.tenant(), own.tenant());
+}
+
 /// What a token of an earlier version has as its repository can be no user and no public one.
 #[test]
 fn name_of_a_repository_stays_one_whatever_it_looks_like() {

@@ -191,8 +191,8 @@ impl Store {
         if let Some(row) = self.index.find_replaced(hash, incarnation).await? {
             return Ok(Some(Arc::new(StoredXorb::new(row, epoch))));
         }
-        // This process learns within a second what another one has replaced. Until then a URL that
-        // the other one has signed would be refused here.
+        // Another server tells by the generation, within a second, that it has replaced a blob.
+        // Until then a URL that it has signed would be refused here.
         self.layouts.xorbs.invalidate(&hash);
         let current = self.find(hash).await?;
         Ok(current.filter(|xorb| xorb.incarnation() == incarnation))

@@ -221,7 +221,7 @@ fn push_unused(step: &mut QueryBuilder<Postgres>, xorbs: &[XorbHash], now: Times
     push_hashes(step, xorbs);
 }
 
-/// Increments the generation, in the transaction that makes something invisible.
+/// Increments the generation, in a transaction that makes cached data about a xorb wrong.
 pub(super) async fn hide(tx: &mut Tx<'_>) -> Result<(), IndexError> {
     tx.execute(query("UPDATE visibility SET generation = generation + 1")).await.map(drop)
 }

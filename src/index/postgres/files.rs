@@ -88,7 +88,7 @@ impl FileIndex for PostgresIndex {
     ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>> {
         // A xorb in a response is in use again.
         const LEASE: &str = "UPDATE xorbs SET state = 1, lease_until = greatest(lease_until, $1) \
-             WHERE id = $2 AND state IN (1, 2)";
+             WHERE id = ANY($2) AND state IN (1, 2)";
         let op = "find a chunk for deduplication";
         async move {
             let find = || query(FIND_DEDUP).bind(chunk.as_bytes().as_slice()).bind(owner.as_deref());
@@ -100,9 +100,9 @@ impl FileIndex for PostgresIndex {
             let mut tx = held.begin().await?;
             let Some(found) = tx.find::<Mentioned>(find()).await? else { return Ok(None) };
             let near = neighbours(&mut tx, &found, owner.as_deref()).await?;
-            for id in near.keys().copied().chain([found.id]) {
-                tx.execute(query(LEASE).bind(millis(lease_until)).bind(id)).await?;
-            }
+            // In one statement: meanwhile no other server can write.
+            let ids: Vec<i64> = near.keys().copied().chain([found.id]).collect();
+            tx.execute(query(LEASE).bind(millis(lease_until)).bind(ids)).await?;
             tx.commit().await?;
             Ok(Some(DedupHit { xorb: found.hash, neighbours: near.into_values().collect() }))
         }

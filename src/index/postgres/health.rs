@@ -193,8 +193,9 @@ pub(super) async fn describe(
     if let Some(grant) = xorb.grant {
         tx.execute(insert_spent(grant)).await?;
     }
-    // A sound blob that was replaced can be read for a while, as it was described.
-    if before.is_damaged || new.is_none() {
+    // A sound blob that was replaced can be read for a while, as it was described. But the other
+    // servers must not use its description for longer: they would sign URLs for it after its end.
+    if before.is_damaged || new.is_none() || tx.own_lock().is_some() {
         hide(&mut tx).await?;
     }
     tx.commit().await

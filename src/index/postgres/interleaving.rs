@@ -27,7 +27,7 @@ const NOW: Timestamp = Timestamp::from_millis(2_000);
 /// How long a verb is watched before it counts as waiting.
 const WAIT: Duration = Duration::from_millis(200);
 
-fn xorb(number: u8) -> NewXorb {
+pub(super) fn xorb(number: u8) -> NewXorb {
     let mut layout = LayoutBuilder::new();
     layout.push(9, 2).unwrap();
     NewXorb {

@@ -8,12 +8,13 @@ use futures_util::future::join_all;
 use sqlx::{Connection, PgConnection, query};
 use tokio::time::{sleep, timeout};
 
-use super::interleaving::{condemned, registration};
+use super::interleaving::{condemned, registration, xorb};
 use super::test_server::migrated;
 use super::{PostgresIndex, SealedKeys, ServerAccess, Session};
 use crate::format::{FileHash, StoreId, XorbHash};
 use crate::index::{
-    Cursor, IndexErrorKind, ObjectIndex, RecordIndex, RegisterIndex, Registered, StoreLockIndex, StoreLockKeys,
+    Collect, Cursor, IndexErrorKind, ObjectIndex, RecordIndex, RegisterIndex, Registered, StoreLockIndex,
+    StoreLockKeys, Ticket, XorbIndex,
 };
 use crate::runtime::clock::{Clock, ManualClock, SystemClock, Timestamp};
 use crate::runtime::task::TaskGroup;
@@ -83,6 +84,22 @@ async fn registrations_share_the_locks_of_files_and_changes_do_not() {
     assert!(gets(&one, StoreLockKeys::to_change_hub_repo(7)).await);
     drop(changing);
     soon_gets(&one, StoreLockKeys::to_register(files(&[7]))).await;
+}
+
+/// They would sign URLs for the old blob after its deletion.
+#[tokio::test]
+async fn replacement_of_a_sound_blob_is_told_to_other_servers() {
+    let url = migrated().await;
+    let (one, other) = (Process::start(&url).await, Process::start(&url).await);
+    let (now, hash) = (SystemClock.now(), xorb(1).hash);
+    let (first, second) = (Ticket::random(), Ticket::random());
+    one.index.stage_xorb(hash, first, now).await.unwrap();
+    one.index.publish_xorb(xorb(1), first, now).await.unwrap();
+    one.index.stage_xorb(hash, second, now).await.unwrap();
+    one.index.begin_object(hash, second.incarnation(), 9, now).await.unwrap();
+    let before = other.index.generation().await.unwrap();
+    one.index.replace_xorb(xorb(1), second, second.incarnation(), now).await.unwrap();
+    assert_ne!(other.index.generation().await.unwrap(), before);
 }
 
 /// Commands such as `zorb backup` have no session.

@@ -19,7 +19,7 @@ use super::units::{Count, Size};
 use crate::format::{FileHash, XorbHash};
 use crate::index::Index;
 use crate::runtime::clock::{Clock, SystemClock};
-use crate::service::fsck::{Finding, Fsck, Kind, Outcome, Presence};
+use crate::service::fsck::{Finding, Fsck, Kind, Outcome, Presence, Repair};
 use crate::service::{Settings, Store, Tail};
 
 /// Maximum number of hashes of lost xorbs in a record.
@@ -278,6 +278,9 @@ impl Tally {
     fn count(&mut self, finding: &Finding, outcome: Option<Outcome>) {
         self.findings += 1;
         if outcome == Some(Outcome::Repaired) {
+            let adopted = finding.blob.filter(|_| finding.repair == Repair::Adopt);
+            // An earlier finding was that the xorb lacks its blob.
+            self.left -= u64::from(adopted.is_some_and(|blob| self.damaged.remove(&blob.xorb_hash())));
             return;
         }
         self.left += 1;

@@ -203,10 +203,20 @@ async fn begin(location: &StoreLocation, index: &StoreIndex, bucket: &StoreBlobs
     if bucket.records.store_id().await?.is_some() {
         bail!("a store is in {blobs} already; name an empty bucket or another s3_prefix, and an empty database");
     }
-    if index.store_mark().await?.id.is_some() {
+    let (clock, metrics) = (Arc::new(SystemClock), Arc::new(Metrics::new()));
+    let store = Store::new(&Settings::over(
+        Arc::clone(&bucket.blobs),
+        Arc::clone(&bucket.records),
+        Arc::clone(&index),
+        clock,
+        metrics,
+    ));
+    // A rebuild that was interrupted leaves rows and no id. A restore would take its xorbs as
+    // stored.
+    if store.has_index().await? {
         bail!(
-            "the database has the index of another store, or of a restore that was interrupted; name an empty \
-             database, and another s3_prefix"
+            "the database has the index of another store, or of a rebuild or of a restore that was interrupted; name an \
+             empty database, and another s3_prefix"
         );
     }
     if has_anything(bucket.blobs.as_ref(), bucket.records.as_ref()).await? {

@@ -22,6 +22,9 @@ pub struct FileRecord {
     pub sha256: Option<(Sha256, Sha256State)>,
     /// The repositories that have a claim to the file, ascending.
     pub repos: Vec<String>,
+    /// Those of them that claim its sha256, ascending, if the sha256 is only claimed. Until it is
+    /// verified, only they find the file by it.
+    pub claimants: Vec<String>,
     /// The owners of each of its xorbs, ascending by xorb and owner. Deduplication mentions a xorb
     /// to its owners only.
     pub owners: Vec<(XorbHash, String)>,

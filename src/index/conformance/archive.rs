@@ -39,6 +39,7 @@ fn record(byte: u8, repos: &[&str]) -> FileRecord {
         since: NOW,
         sha256: None,
         repos: repos.iter().map(|repo| (*repo).to_owned()).collect(),
+        claimants: Vec::new(),
         owners: vec![(hash(1), "org".to_owned())],
     }
 }
@@ -49,8 +50,8 @@ async fn file_records_have_terms_repositories_and_sha256_claims(db: Db) {
     let mut expected = Vec::new();
     for (byte, state) in (1..).zip(states) {
         let claimed = state.map(|_| sha256(byte));
-        for repo in ["org/b", "org/a"] {
-            let new = NewFile { sha256: claimed, ..file(byte, &[term(1, 0, 2)]) };
+        for (repo, sha256) in [("org/b", claimed), ("org/a", claimed), ("org/c", None)] {
+            let new = NewFile { sha256, ..file(byte, &[term(1, 0, 2)]) };
             db.register(&registration(repo, vec![new], &[1])).await.unwrap();
         }
         let settled = match state {
@@ -60,7 +61,12 @@ async fn file_records_have_terms_repositories_and_sha256_claims(db: Db) {
         if let (Some(sha256), Some(settled)) = (claimed, settled) {
             assert!(db.settle_claim(Claim { file: at(byte), sha256 }, settled).await.unwrap());
         }
-        expected.push(FileRecord { sha256: claimed.zip(state), ..record(byte, &["org/a", "org/b"]) });
+        let claimants = match state {
+            Some(Sha256State::Claimed) => vec!["org/a".to_owned(), "org/b".to_owned()],
+            Some(Sha256State::Verified) | None => Vec::new(),
+        };
+        let repos = ["org/a", "org/b", "org/c"];
+        expected.push(FileRecord { sha256: claimed.zip(state), claimants, ..record(byte, &repos) });
     }
     assert_eq!(records(&db).await, expected);
     assert_eq!(db.file_records(Some(at(3))).await.unwrap(), []);
@@ -93,6 +99,7 @@ async fn restored_file_is_found_like_a_registered_one(db: Db) {
     let record = FileRecord {
         since: Timestamp::from_millis(5),
         sha256: Some((sha256(8), Sha256State::Claimed)),
+        claimants: vec!["org/b".to_owned()],
         ..record(9, &["org/a", "org/b"])
     };
     let restored = RestoredFile { record: record.clone(), dedup: vec![(chunk, hash(1))] };
@@ -104,6 +111,8 @@ async fn restored_file_is_found_like_a_registered_one(db: Db) {
         .unwrap()
         .unwrap();
     assert_eq!((found.raw_len, found.terms), (2000, vec![term(1, 0, 2)]));
+    let readers = [("org/a".to_owned(), false), ("org/b".to_owned(), true)];
+    assert_eq!(db.readers_of(at(9)).await.unwrap(), readers);
     assert_eq!(db.unverified_claims(ANY_LEN, None, 9).await.unwrap(), [Claim { file: at(9), sha256: sha256(8) }]);
     assert_eq!(db.find_dedup(chunk, Some("org".to_owned()), NOW).await.unwrap().unwrap().xorb, hash(1));
     assert_eq!(db.find_dedup(chunk, Some("other".to_owned()), NOW).await.unwrap(), None);

@@ -55,13 +55,14 @@ impl FromRow for Recorded {
             since: column(row, "since")?,
             sha256: column::<Option<Sha256>>(row, "sha256")?.zip(state),
             repos: Vec::new(),
+            claimants: Vec::new(),
             owners: Vec::new(),
         };
         Ok(Self { id: column(row, "id")?, terms_len: column(row, "terms_len")?, record })
     }
 }
 
-row! { Claimed { file_id: i64, repo: String } }
+row! { Claimed { file_id: i64, repo: String, is_claimed: bool } }
 row! { Owned { file_id: i64, hash: XorbHash, domain: String } }
 
 impl ArchiveIndex for PostgresIndex {
@@ -73,7 +74,8 @@ impl ArchiveIndex for PostgresIndex {
                  AND claim_registration NOT IN (SELECT id FROM hidden)) THEN 0 ELSE sha256_state END AS sha256_state, \
              (SELECT coalesce(sum(length(terms)), 0)::bigint FROM file_terms WHERE file_id = id) AS terms_len FROM files \
              WHERE hash > $1 AND removed_at IS NULL AND registration NOT IN (SELECT id FROM hidden) ORDER BY hash LIMIT $2";
-        const REPOS: &str = "SELECT file_id, repo FROM file_repos WHERE registration NOT IN (SELECT id FROM hidden) AND file_id = ANY($1) \
+        const REPOS: &str = "SELECT file_id, repo, coalesce(has_claimed AND claim IS NULL AND claim_registration NOT IN (SELECT id FROM hidden), FALSE) AS is_claimed \
+             FROM file_repos WHERE registration NOT IN (SELECT id FROM hidden) AND file_id = ANY($1) \
              ORDER BY file_id, repo";
         const OWNERS: &str = "SELECT file_id, hash, domain FROM xorb_files JOIN xorb_domains USING (xorb_id) JOIN xorbs ON xorbs.id = xorb_id \
              WHERE file_id = ANY($1) ORDER BY file_id, hash, domain";
@@ -100,8 +102,13 @@ impl ArchiveIndex for PostgresIndex {
             for file in &mut files {
                 let owners = owners.iter().filter(|owned| owned.file_id == file.id);
                 file.record.owners = owners.map(|owned| (owned.hash, owned.domain.clone())).collect();
-                let repos = repos.iter().filter(|claimed| claimed.file_id == file.id);
-                file.record.repos = repos.map(|claimed| claimed.repo.clone()).collect();
+                let has_claim = matches!(file.record.sha256, Some((_, Sha256State::Claimed)));
+                for claimed in repos.iter().filter(|claimed| claimed.file_id == file.id) {
+                    file.record.repos.push(claimed.repo.clone());
+                    if has_claim && claimed.is_claimed {
+                        file.record.claimants.push(claimed.repo.clone());
+                    }
+                }
             }
             Ok(files.into_iter().map(|file| file.record).collect())
         }
@@ -153,7 +160,7 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
          VALUES ($1, $2, $3, $4, $5) RETURNING id";
     const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) \
          SELECT id, $1 FROM visible_xorbs WHERE hash = $2 ON CONFLICT DO NOTHING";
-    const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len) VALUES ($1, $2, $3)";
+    const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, has_claimed) VALUES ($1, $2, $3, $4)";
     let hash = file.hash.as_bytes().as_slice();
     tx.execute(query("DELETE FROM files WHERE hash = $1").bind(hash)).await?;
     let state = match file.sha256 {
@@ -178,7 +185,8 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
     }
     for repo in &file.repos {
         let record_len = record_len(file.terms.len()).cast_signed();
-        tx.execute(query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len)).await?;
+        let has_claimed = state == 1 && file.claimants.contains(repo);
+        tx.execute(query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len).bind(has_claimed)).await?;
     }
     Ok(())
 }

@@ -56,13 +56,14 @@ impl FromRow for Recorded {
             since: column(row, "since")?,
             sha256: column::<Option<Sha256>>(row, "sha256")?.zip(state),
             repos: Vec::new(),
+            claimants: Vec::new(),
             owners: Vec::new(),
         };
         Ok(Self { id: column(row, "id")?, terms_len: column(row, "terms_len")?, record })
     }
 }
 
-row! { FileRepo { file_id: i64, repo: String } }
+row! { FileRepo { file_id: i64, repo: String, is_claimed: bool } }
 // A domain is an owner.
 row! { Owned { file_id: i64, hash: XorbHash, domain: String } }
 
@@ -81,7 +82,8 @@ impl ArchiveIndex for SqliteIndex {
                  AND claim_registration NOT IN hidden), 0, sha256_state) AS sha256_state, \
              (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) AS terms_len FROM files \
              WHERE hash > ? AND removed_at IS NULL AND registration NOT IN hidden ORDER BY hash LIMIT +?";
-        const REPOS: &str = "SELECT file_id, repo FROM file_repos WHERE registration NOT IN hidden AND file_id IN (";
+        const REPOS: &str = "SELECT file_id, repo, coalesce(has_claimed = 1 AND claim IS NULL AND claim_registration NOT IN hidden, 0) AS is_claimed \
+             FROM file_repos WHERE registration NOT IN hidden AND file_id IN (";
         const OWNERS: &str = "SELECT file_id, hash, domain FROM xorb_files JOIN xorb_domains USING (xorb_id) JOIN xorbs ON xorbs.id = xorb_id \
              WHERE file_id IN (";
         async move {
@@ -108,8 +110,13 @@ impl ArchiveIndex for SqliteIndex {
             for file in &mut files {
                 let owners = owners.iter().filter(|owned| owned.file_id == file.id);
                 file.record.owners = owners.map(|owned| (owned.hash, owned.domain.clone())).collect();
-                let repos = repos.iter().filter(|claimed| claimed.file_id == file.id);
-                file.record.repos = repos.map(|claimed| claimed.repo.clone()).collect();
+                let has_claim = matches!(file.record.sha256, Some((_, Sha256State::Claimed)));
+                for claimed in repos.iter().filter(|claimed| claimed.file_id == file.id) {
+                    file.record.repos.push(claimed.repo.clone());
+                    if has_claim && claimed.is_claimed {
+                        file.record.claimants.push(claimed.repo.clone());
+                    }
+                }
             }
             Ok(files.into_iter().map(|file| file.record).collect())
         }
@@ -169,7 +176,7 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
          VALUES (?, ?, ?, ?, ?) RETURNING id";
     const REFER: &str = "INSERT OR IGNORE INTO xorb_files (xorb_id, file_id) \
          SELECT id, ? FROM visible_xorbs WHERE hash = ?";
-    const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len) VALUES (?, ?, ?)";
+    const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, has_claimed) VALUES (?, ?, ?, ?)";
     let hash = file.hash.as_bytes().as_slice();
     tx.execute(query("DELETE FROM files WHERE hash = ?").bind(hash)).await?;
     let state = match file.sha256 {
@@ -196,7 +203,8 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
     // records.
     for repo in &file.repos {
         let record_len = record_len(file.terms.len()).cast_signed();
-        tx.execute(query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len)).await?;
+        let has_claimed = state == 1 && file.claimants.contains(repo);
+        tx.execute(query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len).bind(has_claimed)).await?;
     }
     Ok(())
 }

@@ -15,6 +15,10 @@ const DIGEST_LEN: usize = 16;
 /// Length of a file's entry in a catalog: its hash and the digest of its record.
 const FILE_ENTRY_LEN: u64 = 32 + DIGEST_LEN as u64;
 
+/// Repositories of the Hub in one head, at most: with names of 250 bytes 3 MB, far below the limit
+/// of a head.
+const HUB_COUNT: usize = 10_000;
+
 /// A digest of a record, by which a run detects that a file or the keys have changed. It does not
 /// protect against a manipulated archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +92,8 @@ impl Entries {
     pub(super) fn encode(&self) -> Vec<u8> {
         let keys = self.keys.map(RecordDigest::to_hex);
         let (xorbs, files) = (self.xorbs.len() as u64, self.files.len() as u64);
-        let hub = self.hub.iter().map(|(name, digest)| (name.clone(), digest.to_hex())).collect();
+        let mut repos = self.hub.iter().map(|(name, digest)| (name.clone(), digest.to_hex())).peekable();
+        let hub = repos.by_ref().take(HUB_COUNT).collect();
         let mut catalog = frame(&CatalogHead { xorbs, files, keys, hub }, xorbs * 32 + files * FILE_ENTRY_LEN);
         for xorb in &self.xorbs {
             catalog.extend_from_slice(xorb.as_bytes());
@@ -96,6 +101,10 @@ impl Entries {
         for (file, RecordDigest(digest)) in &self.files {
             catalog.extend_from_slice(file.as_bytes());
             catalog.extend_from_slice(digest);
+        }
+        while repos.peek().is_some() {
+            let hub = repos.by_ref().take(HUB_COUNT).collect();
+            catalog.extend(frame(&CatalogHead { xorbs: 0, files: 0, keys: None, hub }, 0));
         }
         catalog
     }
@@ -123,5 +132,27 @@ impl Entries {
             }
         }
         Ok(entries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn catalog_of_many_repositories_has_heads_that_can_be_read() {
+        for count in [0, 1, HUB_COUNT, HUB_COUNT + 1, 70_000] {
+            let digest = RecordDigest::of(b"copy");
+            let names = (0..count).map(|number| format!("models/{number}/{}", "n".repeat(240)));
+            let entries = Entries {
+                xorbs: vec![XorbHash::from_bytes([1; 32])],
+                files: vec![(FileHash::from_bytes([2; 32]), digest)],
+                keys: Some(digest),
+                hub: names.map(|name| (name, digest)).collect(),
+            };
+            let decoded = Entries::decode("catalog/1", entries.encode().as_slice()).unwrap();
+            assert_eq!((decoded.xorbs, decoded.files, decoded.keys), (entries.xorbs, entries.files, entries.keys));
+            assert_eq!(decoded.hub, entries.hub, "{count}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::catalog::RecordDigest;
 use super::error::ArchiveError;
-use super::record::{Records, frame};
+use super::record::{MAX_HUB_LEN, Records, frame};
 use crate::format::FileHash;
 use crate::format::shard::Sha256;
 use crate::git::ObjectId;
@@ -148,7 +148,7 @@ pub(in crate::service) fn decode_parts(bytes: &[u8]) -> Result<Vec<HubPart>, Arc
 /// Reads the next record; `None` at the end of the blob.
 pub(super) fn next_part<R: Read>(records: &mut Records<'_, R>) -> Result<Option<HubPart>, ArchiveError> {
     let Some(head) = records.next::<HubHead>()? else { return Ok(None) };
-    let body = records.body(records.body_len())?;
+    let body = records.whole_body(MAX_HUB_LEN)?;
     decode(head, body).map(Some).map_err(|reason| records.malformed(&reason))
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::counted::Counted;
 use super::error::ArchiveError;
 use super::hub::next_part;
-use super::record::{CatalogHead, FileHead, KeysHead, Records, XorbHead, parse};
+use super::record::{CatalogHead, FileHead, KeysHead, MAX_KEYS_LEN, Records, XorbHead, parse};
 use super::write::{check_dialect, check_signature};
 use super::{Kind, Watch};
 use crate::format::XorbHash;
@@ -140,7 +140,7 @@ fn next_xorb<R: Read>(records: &mut Records<'_, R>) -> Result<Option<UnpackedXor
 /// Reads the next record of a blob with keys; `None` at the end of the blob.
 fn next_keys<R: Read>(records: &mut Records<'_, R>) -> Result<Option<KeyRing>, ArchiveError> {
     let Some(KeysHead { .. }) = records.next()? else { return Ok(None) };
-    let text = records.body(records.body_len())?;
+    let text = records.whole_body(MAX_KEYS_LEN)?;
     let text = String::from_utf8(text).map_err(|_| records.malformed("the keys are not valid UTF-8"))?;
     KeyRing::parse(&text).map(Some).map_err(|error| records.malformed(&error.to_string()))
 }

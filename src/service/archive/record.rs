@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::ArchiveError;
+use crate::format::limits::MAX_SHARD_LEN;
 use crate::format::shard::{Sha256, Term};
 use crate::format::{ChunkRange, FileHash, XorbHash};
 use crate::index::{FileRecord, Sha256State};
@@ -25,6 +26,15 @@ const STEP_LEN: usize = 1 << 20;
 /// Maximum capacity that is allocated for a body before its bytes are read: the length of a full
 /// xorb.
 const RESERVE_LEN: usize = 64 << 20;
+
+/// Maximum length of the terms of a file. They were in a shard, where a term takes more bytes.
+const MAX_TERMS_LEN: u64 = MAX_SHARD_LEN;
+
+/// Maximum length of the text of the keys: far more than any number of keys and accounts.
+pub(super) const MAX_KEYS_LEN: u64 = 64 << 20;
+
+/// Maximum length of the body of a record of the Hub: a directory of 100 000 entries has 28 MB.
+pub(super) const MAX_HUB_LEN: u64 = 64 << 20;
 
 /// Length of one term in the body of a file's record.
 const TERM_LEN: usize = 44;
@@ -50,6 +60,9 @@ pub(super) struct FileHead {
     sha256: Option<String>,
     sha256_state: Option<State>,
     repos: Vec<String>,
+    /// Which of the repositories claim the sha256, as indexes, if it is only claimed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    claimants: Vec<u32>,
     /// For each owner, which xorbs of the file it owns, as indexes into [`distinct_xorbs`] of the
     /// terms.
     owners: BTreeMap<String, Vec<u32>>,
@@ -120,6 +133,7 @@ pub(super) fn encode_file(file: &FileRecord) -> Vec<u8> {
             Sha256State::Verified => State::Verified,
         }),
         repos: file.repos.clone(),
+        claimants: encode_claimants(file),
         owners: encode_owners(file),
     };
     let mut record = frame(&head, (file.terms.len() * TERM_LEN) as u64);
@@ -150,6 +164,9 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
     let terms: Option<Vec<Term>> = terms.iter().map(decode_term).collect();
     let terms = terms.filter(|_| rest.is_empty()).ok_or("its terms are not whole")?;
     let owners = decode_owners(&head.owners, &terms).ok_or("a xorb that has an owner is not among its terms")?;
+    let claimant = |place: &u32| head.repos.get(usize::try_from(*place).ok()?).cloned();
+    let claimants: Option<Vec<String>> = head.claimants.iter().map(claimant).collect();
+    let claimants = claimants.ok_or("a repository that claims its sha256 is not among its repositories")?;
     Ok(FileRecord {
         hash: parse::<FileHash>(&head.file)?,
         raw_len: head.len,
@@ -157,8 +174,16 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
         since: Timestamp::from_millis(head.since_ms),
         sha256,
         repos: head.repos,
+        claimants,
         owners,
     })
+}
+
+/// [`FileHead::claimants`] of a file.
+fn encode_claimants(file: &FileRecord) -> Vec<u32> {
+    let claimants: HashSet<&String> = file.claimants.iter().collect();
+    let repos = file.repos.iter().zip(0..);
+    repos.filter(|(repo, _)| claimants.contains(repo)).map(|(_, place)| place).collect()
 }
 
 /// The xorbs of these terms, each once, in the order of the first term of each.
@@ -263,6 +288,14 @@ impl<'a, R: Read> Records<'a, R> {
         Ok(body)
     }
 
+    /// Reads the whole body of the current record, which has at most `max_len` bytes.
+    pub(super) fn whole_body(&mut self, max_len: u64) -> Result<Vec<u8>, ArchiveError> {
+        if self.left > max_len {
+            return Err(self.malformed("a body is longer than any of its kind"));
+        }
+        self.body(self.left)
+    }
+
     /// The number of bytes of the current record's body that were not read yet.
     pub(super) const fn body_len(&self) -> u64 {
         self.left
@@ -270,7 +303,7 @@ impl<'a, R: Read> Records<'a, R> {
 
     /// Reads the body that belongs to this head, which was just read, and returns the file.
     pub(super) fn file(&mut self, head: FileHead) -> Result<FileRecord, ArchiveError> {
-        let body = self.body(self.left)?;
+        let body = self.whole_body(MAX_TERMS_LEN)?;
         decode_file(head, &body).map_err(|reason| self.malformed(&reason))
     }
 

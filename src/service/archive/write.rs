@@ -12,7 +12,7 @@ use super::counted::Counted;
 use super::error::ArchiveError;
 use super::hub::HubHead;
 use super::pages::Page;
-use super::record::{FileHead, KeysHead, Records, XorbHead, parse};
+use super::record::{FileHead, KeysHead, MAX_KEYS_LEN, Records, XorbHead, parse};
 use super::{Kind, SIGNATURE_PREFIX};
 use crate::rca::{Dialect, Event, Outline, ReadOptions, Reader, Storage, UnverifiedBlob, WriteOptions, Writer};
 
@@ -234,7 +234,7 @@ fn read_blob<R: Read>(blob: UnverifiedBlob<'_, R>, entries: &mut Entries) -> Res
         }
         Some(Kind::Keys) => {
             while let Some(KeysHead { .. }) = records.next()? {
-                let text = records.body(records.body_len())?;
+                let text = records.whole_body(MAX_KEYS_LEN)?;
                 entries.keys = Some(RecordDigest::of(&text));
             }
             Ok(())

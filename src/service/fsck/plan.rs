@@ -257,6 +257,10 @@ impl Fsck {
             Verdict::Sound(_) => Finding::new(Kind::OrphanBlob, "a valid blob has no row", Repair::Adopt),
             // The blob was deleted after it was listed.
             Verdict::Damaged(Damage::Missing) => return Ok(None),
+            // The disk does not read it now. It may be the only copy, so it is not removed.
+            Verdict::Damaged(damage @ Damage::Unreadable(_)) => {
+                Finding::new(Kind::Unchecked, chain(&damage), Repair::LookInto)
+            }
             Verdict::Damaged(_) => Finding::new(Kind::OrphanGarbage, "an invalid blob has no row", Repair::Remove),
         };
         Ok(Some(finding.of_blob(blob)))

@@ -24,6 +24,7 @@ use crate::index::sqlite::SqliteIndex;
 use crate::runtime::blocking::Pool;
 use crate::runtime::incarnation::Incarnation;
 use crate::service::archive::Watch;
+use crate::service::fsck::{Fsck, Presence};
 use crate::service::scrub::{Checked, Scrub};
 use crate::service::verify::{BlobVerifier, Damage, Pace, Verdict};
 use crate::service::{Form, ReadError, ScrubBudget, Server, Settings};
@@ -217,6 +218,31 @@ async fn rebuild_leaves_out_an_unreadable_blob_but_no_failed_disk() {
             assert_eq!(found, xorb_counts, "{failure:?}");
         }
     }
+}
+
+/// It may be the only copy of its data.
+#[tokio::test]
+async fn repair_removes_no_blob_without_a_row_that_cannot_be_read() {
+    let store = Failing::new().await;
+    let sql = "DELETE FROM xorb_domains; DELETE FROM xorb_chunks; DELETE FROM xorbs; UPDATE totals SET raw_len = 0";
+    store.setup.index.tamper(sql).await;
+    let checked = Arc::clone(&store.setup.process_over(store.blobs.clone()).store);
+    let fsck = Fsck { store: checked, presence: Presence::Alone, is_deep: true, trusts_clock: false };
+    for (failure, kind) in [(Some(Failure { point: Point::Middle, ..ALWAYS }), "unchecked"), (None, "orphan_blob")] {
+        store.blobs.set(failure);
+        let (mut walk, mut kinds) = (fsck.walk(), Vec::new());
+        while let Some(findings) = walk.next_findings().await.unwrap() {
+            for finding in findings.into_iter().filter(|finding| finding.blob.is_some()) {
+                kinds.push(finding.kind.as_str());
+                fsck.execute(&finding).await.unwrap();
+            }
+        }
+        assert_eq!(kinds, [kind], "{failure:?}");
+        assert_eq!(store.setup.blobs.list().await.unwrap().len(), 1);
+    }
+    store.blobs.set(None);
+    let server = store.setup.process();
+    assert_eq!(read(&server, &store.xorb).await.unwrap().as_deref(), Some(store.xorb.bytes()), "it was adopted");
 }
 
 #[tokio::test]

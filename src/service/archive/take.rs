@@ -243,7 +243,7 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
             after = Some(last.hash);
             for file in files {
                 let (encoded, digest) = encode_with_digest(&file);
-                if self.known.files.get(&file.hash) == Some(&digest) || !self.has_xorbs_of(&file) {
+                if self.known.files.get(&file.hash) == Some(&digest) || !self.has_xorbs_of(&file).await? {
                     continue;
                 }
                 if !is_readable(&encoded) {
@@ -268,19 +268,29 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
     }
 
     /// Whether the archive has all xorbs of the file. If not, counts the file: as left out if one
-    /// of the missing xorbs is unreadable, otherwise as waiting.
-    fn has_xorbs_of(&mut self, file: &FileRecord) -> bool {
+    /// of the missing xorbs is unreadable or has no row, otherwise as waiting.
+    async fn has_xorbs_of(&mut self, file: &FileRecord) -> Result<bool, BackupError> {
         let is_missing = |xorb: &XorbHash| !self.known.xorbs.contains(xorb);
-        let mut missing = file.terms.iter().map(|term| term.xorb).filter(is_missing).peekable();
-        if missing.peek().is_none() {
-            return true;
+        let missing: HashSet<XorbHash> = file.terms.iter().map(|term| term.xorb).filter(is_missing).collect();
+        let unknown: Vec<XorbHash> = missing.difference(&self.unreadable).copied().collect();
+        for hash in unknown {
+            // A row stays for as long as a file needs it. So without the row no later run has the
+            // xorb.
+            if self.store.find_row(hash).await?.is_none() {
+                self.watch.problem(&ReadError::Missing { hash });
+                self.unreadable.insert(hash);
+                self.done.problem_count += 1;
+            }
         }
-        if missing.any(|xorb| self.unreadable.contains(&xorb)) {
-            self.done.left_out_count += 1;
-        } else {
+        if missing.is_empty() {
+            return Ok(true);
+        }
+        if missing.is_disjoint(&self.unreadable) {
             self.done.waiting_count += 1;
+        } else {
+            self.done.left_out_count += 1;
         }
-        false
+        Ok(false)
     }
 
     /// Appends the Hub repositories that are new or have changed.

@@ -118,6 +118,23 @@ async fn backup_with_nth_failure_is_completed_by_the_next_one() {
     }
 }
 
+/// Otherwise each run would say that the next one includes it.
+#[tokio::test]
+async fn file_whose_xorb_has_no_row_is_left_out_and_reported() {
+    let (setup, directory) = (stocked().await, tempfile::tempdir().unwrap());
+    let archive = directory.path().join("b.rca");
+    new_archive(&archive);
+    let sql = "DELETE FROM xorb_files WHERE xorb_id = 2; DELETE FROM xorb_chunks WHERE xorb_id = 2; \
+         DELETE FROM xorb_domains WHERE xorb_id = 2; DELETE FROM xorbs WHERE id = 2";
+    setup.index.tamper(sql).await;
+    for file_count in [2, 0] {
+        let done = back_up(&setup, &archive).await.unwrap();
+        assert_eq!((done.file_count, done.left_out_count, done.waiting_count), (file_count, 1, 0));
+        assert_eq!(done.problem_count, 1);
+    }
+    assert_eq!(restore(&Setup::new().await, &archive).await.unwrap(), 2);
+}
+
 #[tokio::test]
 async fn restore_with_nth_failure_reports_it_and_can_be_repeated() {
     let (setup, directory) = (stocked().await, tempfile::tempdir().unwrap());

@@ -238,6 +238,10 @@ impl Store {
         if directory.is_none() {
             self.records.set_store_id(id).await.map_err(StoreError::from)?;
         }
+        if self.index.was_set_back().await.map_err(StoreError::from)? {
+            let count = self.mark_missing_blobs().await?;
+            tracing::warn!(count, "the database was set back: xorbs whose blobs it does not know to be deleted");
+        }
         // Last: until here the next start finds out again that the index was set back. A database
         // that cannot say its history is compared by its records alone.
         if let Err(error) = self.index.note_history().await {

@@ -268,6 +268,30 @@ async fn all_open_records_are_applied_if_the_index_was_set_back() {
     assert!(death_count > 20, "{death_count}");
 }
 
+/// A standby that was promoted may lack the deletion of a xorb whose blob was deleted. Its upload
+/// was acknowledged, and nothing was stored.
+#[tokio::test]
+async fn xorb_without_blob_is_stored_again_if_the_index_was_set_back() {
+    let (setup, lost, kept) = (Setup::new().await, xorb_of(&[0, 1, 2]), xorb_of(&[3, 4, 5]));
+    let server = setup.process();
+    for xorb in [&lost, &kept] {
+        upload_as(&server, "org/a", xorb).await;
+        register(&server, "org/a", vec![file_of(xorb, 0, 1, None)], &[]).await;
+    }
+    let blob = setup.blobs.key_of(lost.xorb().hash());
+    setup.blobs.delete(blob).await.unwrap();
+    setup.faults.share();
+    for was_set_back in [false, true] {
+        setup.faults.others().was_set_back = was_set_back;
+        let server = setup.process();
+        server.store.agree(false).await.unwrap();
+        for (xorb, is_stored_again) in [(&lost, was_set_back), (&kept, false)] {
+            assert_eq!(upload(&server, xorb).await.unwrap().was_inserted, is_stored_again, "{was_set_back}");
+        }
+    }
+    assert_eq!(read(&setup.process(), &lost).await.unwrap().as_deref(), Some(lost.bytes()));
+}
+
 /// The removal of a file is open, and the index has applied a later registration of the file: so
 /// the removal was not made, whether the index was set back or not.
 #[tokio::test]

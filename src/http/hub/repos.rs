@@ -282,7 +282,7 @@ pub(super) async fn parse_or_default<T: DeserializeOwned + Default>(
     if bytes.is_empty() { Ok(T::default()) } else { of_json(&bytes) }
 }
 
-pub(super) fn of_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, HubProblem> {
+fn of_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, HubProblem> {
     let expected = |error| HubProblem::invalid(format!("The body is not the expected JSON: {error}."));
     serde_json::from_slice(bytes).map_err(expected)
 }

@@ -85,8 +85,9 @@ impl Transfer {
         if spared_secs <= SOON_SECS {
             return None;
         }
-        // It should have ended. What counts now is what it has moved since then.
-        let rate = (moved_len - before_len) / spared_secs;
+        // It should have ended. What counts now is what it has moved since then; nothing if another
+        // part has begun at this moment.
+        let rate = moved_len.saturating_sub(before_len) / spared_secs;
         if len.saturating_sub(moved_len) > rate.saturating_mul(SOON_SECS) {
             return Some(rate);
         }

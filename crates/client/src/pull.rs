@@ -49,9 +49,13 @@ const WINDOW_LEN: u64 = 256 << 20;
 /// Slices of terms that are decompressed at once or wait to be written: 16 MiB each at most.
 const DECODING_COUNT: usize = 3;
 
-/// Chunks of a window whose hashes are from lists, at most. Chunks are 8 KiB long on average at
-/// least; of shorter ones the bytes are fetched.
+/// Chunks of a window whose hashes are from lists, at most. Only the last chunk of a file is
+/// shorter than 8 KiB; of a file of shorter ones the bytes are fetched.
 const MAX_LISTED_COUNT: usize = 1 << 15;
+
+/// Lists that are held, at most: each has up to 8192 chunks, and a plan can name thousands of
+/// xorbs.
+const MAX_LIST_COUNT: usize = 64;
 
 const _: () = assert!(MAX_LISTED_COUNT as u64 * MIN_CHUNK_RAW_LEN as u64 == WINDOW_LEN, "no fewer than a window has");
 
@@ -237,6 +241,9 @@ impl Transfer<'_> {
         let mut chunks = Vec::new();
         for term in &plan.terms {
             let part = plan.parts.get(term.part).expect("terms name parts of their plan");
+            if lists.len() >= MAX_LIST_COUNT && !lists.contains_key(&part.xorb) {
+                lists.clear();
+            }
             let list = match lists.entry(part.xorb) {
                 Entry::Occupied(entry) => entry.into_mut(),
                 Entry::Vacant(entry) => match self.server.chunk_list(part.xorb, &self.watch).await {

@@ -244,7 +244,7 @@ mod tests {
         let request = parsed(&lines.join("\n")).ok().unwrap();
         assert_eq!((request.message.as_str(), request.changes.len()), ("one", 2));
         for refused in
-            [r#"{"value":[0,0],"key":"header"}"#, r#"{"value":{"path":"a"},"key":"folder"}"#, r#"{"value":1}"#]
+            [r#"{"value":[0,0],"key":"header"}"#, r#"{"value":{"path":"a"},"key":"other"}"#, r#"{"value":1}"#]
         {
             assert!(parsed(refused).is_err(), "{refused}");
         }

@@ -24,7 +24,7 @@ use crate::http::sending::RequestContext;
 use crate::runtime::fair::{Permit, Tenant};
 use crate::service::access::Scope::{Read, Write};
 use crate::service::access::{AccountName, Claims, RepoScope, Role, Scope};
-use crate::service::{Depth, HubEntry, HubError, HubName, ReceivedShard, RepoKind, ResponseBudget, metadata_of};
+use crate::service::{Depth, HubEntry, HubError, HubName, RepoKind, ResponseBudget, metadata_of};
 
 /// Maximum number of files in the description of a repository. Clients of version 0.30 download
 /// exactly these; newer ones list the files instead if there are more than 50 000.
@@ -316,6 +316,6 @@ pub(super) async fn receive(
         return Ok((body.collect(MAX_SMALL_BODY_LEN).await.map_err(Problem::from)?, None));
     }
     let receiving = state.server.receive_body(tenant, declared_len, MAX_BODY_LEN, body);
-    let ReceivedShard { bytes, budget } = receiving.await.map_err(Problem::from)?;
+    let (bytes, budget) = receiving.await.map_err(Problem::from)?;
     Ok((bytes, Some(budget)))
 }

@@ -183,9 +183,10 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
             return Err(IndexError::lost(tx.op(), added));
         }
     }
+    let claimants: HashSet<&String> = file.claimants.iter().collect();
     for repo in &file.repos {
         let record_len = record_len(file.terms.len()).cast_signed();
-        let has_claimed = state == 1 && file.claimants.contains(repo);
+        let has_claimed = state == 1 && claimants.contains(repo);
         tx.execute(query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len).bind(has_claimed)).await?;
     }
     Ok(())

@@ -164,9 +164,12 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
     let terms: Option<Vec<Term>> = terms.iter().map(decode_term).collect();
     let terms = terms.filter(|_| rest.is_empty()).ok_or("its terms are not whole")?;
     let owners = decode_owners(&head.owners, &terms).ok_or("a xorb that has an owner is not among its terms")?;
+    // Ascending, so that no repository is copied more than once.
     let claimant = |place: &u32| head.repos.get(usize::try_from(*place).ok()?).cloned();
-    let claimants: Option<Vec<String>> = head.claimants.iter().map(claimant).collect();
-    let claimants = claimants.ok_or("a repository that claims its sha256 is not among its repositories")?;
+    let is_ascending = head.claimants.is_sorted_by(|a, b| a < b);
+    let claimants: Option<Vec<String>> =
+        if is_ascending { head.claimants.iter().map(claimant).collect() } else { None };
+    let claimants = claimants.ok_or("the repositories that claim its sha256 are not some of its repositories")?;
     Ok(FileRecord {
         hash: parse::<FileHash>(&head.file)?,
         raw_len: head.len,
@@ -343,5 +346,37 @@ impl<'a, R: Read> Records<'a, R> {
             }
         }
         Ok(filled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn claimants_are_read_back_and_are_repositories_of_the_file() {
+        let decoded = |claimants: &[u32]| {
+            let hash = "ab".repeat(32);
+            let head = json!({
+                "file": hash, "len": 0, "since_ms": 5, "sha256": hash, "sha256_state": "claimed",
+                "repos": ["a", "b", "c"], "claimants": claimants, "owners": {},
+            });
+            decode_file(serde_json::from_value(head).unwrap(), &[])
+        };
+        for places in [&[][..], &[1], &[0, 2], &[0, 1, 2]] {
+            let file = decoded(places).unwrap();
+            let names: Vec<&str> = places.iter().map(|place| ["a", "b", "c"][*place as usize]).collect();
+            assert_eq!(file.claimants, names);
+            let record = encode_file(&file);
+            let mut records = Records::new("files/1", record.as_slice());
+            let head = records.next::<FileHead>().unwrap().unwrap();
+            assert_eq!(head.claimants, places);
+            assert_eq!(records.file(head).unwrap(), file);
+        }
+        for places in [&[3][..], &[1, 1], &[2, 1]] {
+            assert!(decoded(places).is_err(), "{places:?}");
+        }
     }
 }

@@ -240,7 +240,10 @@ impl Store {
         }
         if self.index.was_set_back().await.map_err(StoreError::from)? {
             let count = self.mark_missing_blobs().await?;
-            tracing::warn!(count, "the database was set back: xorbs whose blobs it does not know to be deleted");
+            tracing::warn!(
+                count,
+                "the database was set back: this number of its xorbs have no blob and are damaged now"
+            );
         }
         // Last: until here the next start finds out again that the index was set back. A database
         // that cannot say its history is compared by its records alone.

@@ -87,7 +87,8 @@ impl Server {
     }
 
     /// Receives a body that is not an upload into memory, also when the disk is full. Slow clients
-    /// are cut off in favour of other tenants, as those of shards.
+    /// are cut off in favour of other tenants, as those of shards. Returns it with the budget of
+    /// its memory, to be held as long as it is used.
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl Server {
         declared_len: Option<u64>,
         max_len: u64,
         body: S,
-    ) -> Result<ReceivedShard, UploadError>
+    ) -> Result<(Bytes, Permit), UploadError>
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + Unpin,
     {
@@ -117,7 +118,7 @@ impl Server {
         };
         let bytes = slot.unless_cut(receiving).await?;
         let budget = self.shard_budget(tenant, bytes.len() as u64).await?;
-        Ok(ReceivedShard { bytes, budget })
+        Ok((bytes, budget))
     }
 
     /// Receives a body. Whenever more than [`MAX_HELD_LEN`] bytes are in memory, writes them to a

@@ -21,10 +21,11 @@ use super::settled::Settled;
 ///
 /// - Bytes after a chunk that is not full are garbage. After a full chunk, so are a header with
 ///   size 0 and what follows it, and less than a header.
-/// - A chunk that runs past the end of the file is garbage if the chunks before it are a sound
-///   archive by themselves. A crash of the reference leaves such a chunk (bug B2).
 /// - A header that is provably a mixture of the header before an append and the header after it can
 ///   be repaired (see [`repair`]).
+/// - A chunk that runs past the end of the file is garbage if the chunks before it are a sound
+///   archive by themselves, and it has no complete blob. A crash of the reference leaves such a
+///   chunk (bug B2). With a complete blob, the chunk was committed before, and the file was truncated.
 /// - Everything else that is invalid is refused.
 pub(crate) fn settle<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Settled, Error> {
     let error = match (&found.tail, found.chunks.split_last()) {
@@ -34,7 +35,13 @@ pub(crate) fn settle<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Set
         },
         (Tail::PastEnd, Some((past, before))) => {
             if let Some(digest) = digest_if_sound(source, before, found.file_len)? {
-                return Ok(Settled::sound(before, Some(digest)));
+                // The repair comes first, because a torn size may run past the end of the file, too.
+                if let Some(repaired) = repair::mend(source, found)? {
+                    return Ok(repaired);
+                }
+                if !has_complete_blob(source, past, found.file_len)? {
+                    return Ok(Settled::sound(before, Some(digest)));
+                }
             }
             past.truncated()
         }
@@ -45,6 +52,26 @@ pub(crate) fn settle<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Set
         return Err(error);
     }
     repair::mend(source, found)?.ok_or(error)
+}
+
+/// Whether a chunk that begins with a block has a complete blob before the end of the file.
+fn has_complete_blob<S: Read + Seek>(source: &mut S, chunk: &Chunk, file_len: u64) -> Result<bool, Error> {
+    let payload = chunk.payload_start()..file_len.max(chunk.payload_start());
+    let mut reader = SpanReader::with_buffer(source, std::slice::from_ref(&payload), SKIP_BUFFER_LEN);
+    loop {
+        let head = match read_head(&mut reader, |_| {}) {
+            Ok(Some(head)) => head,
+            Err(e) if !e.is_damage() => return Err(e),
+            Ok(None) | Err(_) => return Ok(false),
+        };
+        if !reader.skip(head.len) {
+            return Ok(false);
+        }
+        // A hole of zeros reads as empty blobs, which no writer writes.
+        if head.kind == Kind::Blob && head.len > 0 {
+            return Ok(true);
+        }
+    }
 }
 
 /// The digest of the last session of `chunks`; `None` if they are not a sound archive by

@@ -72,6 +72,18 @@ fn second_crash_during_repair_loses_no_committed_blob() {
     assert!(states > 500 && torn > 100, "{states} {torn}");
 }
 
+#[test]
+fn truncated_archive_behind_a_full_chunk_is_refused_not_cut_back() {
+    let (base, _) = archive(&[&[("one", b"first")]]);
+    let full = append(base.clone(), &[("fill", &filling(&base, &[], 0x8000))], WriteOptions::default()).unwrap();
+    let one = append(full, &[("x", &noise(9, 205))], WriteOptions::default()).unwrap();
+    let two = append(one.clone(), &[("y", &noise(10, 190))], WriteOptions::default()).unwrap();
+    for len in one.len()..two.len() {
+        let error = append(two[..len].to_vec(), &[AFTER], WriteOptions::default()).unwrap_err();
+        assert!(error.is_damage(), "{len}: {error:?}");
+    }
+}
+
 /// The number of committed blobs that a writer finds when it reopens the state.
 fn committed_in(state: &State, all: &[Blob]) -> usize {
     let again = append(state.data.clone(), &[AFTER], WriteOptions::default()).unwrap();
@@ -229,6 +241,10 @@ fn scenarios<'a>() -> Vec<Scenario<'a>> {
     let almost_truth = [base_truth.clone(), vec![blob("fill", &almost_fill)]].concat();
     let beyond = append(full.clone(), &[("x", b"in the second chunk")], defaults).unwrap();
     let beyond_truth = [full_truth.clone(), vec![blob("x", b"in the second chunk")]].concat();
+    // Its second chunk has some bytes less than 256, so that a torn size may run past the end.
+    let nearly_256 = append(full.clone(), &[("x", &noise(9, 205))], defaults).unwrap();
+    assert!((230..256).contains(&(nearly_256.len() - 0x8000)), "{}", nearly_256.len());
+    let nearly_256_truth = [full_truth.clone(), vec![blob("x", &noise(9, 205))]].concat();
     // Garbage up to 0x8000, and after it bytes that look like a complete chunk (bug B3).
     let mut stale = base.clone();
     stale.resize(0x8000, 0x77);
@@ -256,6 +272,12 @@ fn scenarios<'a>() -> Vec<Scenario<'a>> {
         scenario("filling exactly, then on", &base, &base_truth, vec![("fill", fill.clone()), ("b", small(1))]),
         scenario("resumed behind a full chunk", &full, &full_truth, vec![("a", small(0)), ("b", small(1))]),
         scenario("resumed in the second chunk", &beyond, &beyond_truth, vec![("a", small(0)), ("b", small(1))]),
+        scenario(
+            "resumed in the second chunk, to 256 and more",
+            &nearly_256,
+            &nearly_256_truth,
+            vec![("a", small(0)), ("b", small(1))],
+        ),
         scenario("resumed three bytes below", &almost, &almost_truth, vec![("a", small(0)), ("b", small(1))]),
         scenario(
             "filling exactly before a stale chunk",

@@ -33,7 +33,7 @@ pub(super) async fn find(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let changes = changes(&headers)?;
-    // Held until the response is built, because a response may have 60 MB: for a file of a million
+    // Held until the response is built, because a response may have 90 MB: for a file of a million
     // terms.
     let permit = state.server.walk_permit(tenant).await?;
     let windows = state.server.chunk_windows(&permit, &claims, file, &changes).await?;

@@ -294,9 +294,9 @@ impl From<WindowsError> for Problem {
         match error {
             WindowsError::File(error) => error.into(),
             WindowsError::NothingWithin { file_len } => {
-                let detail = format!("The file has {file_len} bytes; none of the ranges begins within them.");
-                Self::new(Code::InvalidRange, detail)
+                Self::new(Code::InvalidRange, format!("No range begins within the {file_len} bytes of the file."))
             }
+            WindowsError::TooManyNodes => Self::new(Code::InvalidRequest, "The summaries of this file are too long."),
         }
     }
 }

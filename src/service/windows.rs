@@ -22,6 +22,11 @@ use crate::runtime::fair::Permit;
 /// So the memory is bounded by this number of runs.
 pub(super) const WALK_COUNT: u32 = 4;
 
+/// Hashes in the summaries of one response: 10 MB, and 25 MB of text. A file of terabytes has some
+/// hundreds, unless one chunk is repeated in it (spec 1.9): then each repetition has a hash. 32 GiB
+/// of zeros, as a stock client cuts them, have as many as this.
+pub(crate) const MAX_SUMMARY_NODE_COUNT: usize = 1 << 18;
+
 /// Why there are no windows.
 #[derive(Debug, Error)]
 pub enum WindowsError {
@@ -34,6 +39,9 @@ pub enum WindowsError {
         /// Bytes of the file.
         file_len: u64,
     },
+    /// The summaries have more than [`MAX_SUMMARY_NODE_COUNT`] hashes.
+    #[error("the summaries have more than {MAX_SUMMARY_NODE_COUNT} hashes")]
+    TooManyNodes,
 }
 
 impl From<StoreError> for WindowsError {
@@ -45,8 +53,8 @@ impl From<StoreError> for WindowsError {
 impl Server {
     /// The data for changing these bytes of a file. The ranges may have any order, may overlap, and
     /// may end past the file. The caller must hold the [permit](Self::walk_permit) until the
-    /// response is written. For a file of a million terms the data takes some 30 MB, and the text
-    /// twice as much.
+    /// response is written. For a file of a million terms the data takes some 40 MB at most, and the
+    /// text twice as much.
     ///
     /// # Errors
     ///
@@ -74,6 +82,9 @@ impl Server {
                 let pushed;
                 (pushed, builder, contents) = self.store.pool.run(push).await;
                 pushed.map_err(inconsistent)?;
+                if builder.node_count() > MAX_SUMMARY_NODE_COUNT {
+                    return Err(WindowsError::TooManyNodes);
+                }
             }
         }
     }

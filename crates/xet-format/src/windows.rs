@@ -113,6 +113,13 @@ impl WindowBuilder {
         }
     }
 
+    /// The nodes that the summaries have so far, at most.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        let gaps = self.gaps.iter().flatten().flat_map(Subtree::levels);
+        gaps.map(|(left, right)| left.saturating_add(right)).fold(self.gap.node_count(), usize::saturating_add)
+    }
+
     /// The response; `None` if the segments do not add up to the file's length.
     #[must_use]
     pub fn finish(mut self) -> Option<ChunkWindows> {

@@ -2,7 +2,8 @@
 //!
 //! A client that edits a file in the middle needs the new file hash without the hashes of all
 //! chunks. It gets a summary of each run that does not change, and joins these with summaries of
-//! the chunks that it has hashed itself. A summary of any run is a few hundred nodes at most.
+//! the chunks that it has hashed itself. A summary is a few hundred nodes, unless the hashes of a long
+//! part of the run have no cuts: one chunk that is repeated a million times is a million nodes.
 //!
 //! A node gets a parent only if the bounds of its group do not depend on chunks outside the run. A
 //! *natural cut* is a node whose hash (its last word) is divisible by 4, so that it can end a
@@ -87,6 +88,8 @@ struct Rest {
 pub struct SubtreeBuilder {
     at_start: bool,
     done: Option<Subtree>,
+    /// Nodes of `done`.
+    done_count: usize,
     pending: Vec<Node>,
 }
 
@@ -237,15 +240,23 @@ impl SubtreeBuilder {
     /// file.
     #[must_use]
     pub const fn new(at_start: bool) -> Self {
-        Self { at_start, done: None, pending: Vec::new() }
+        Self { at_start, done: None, done_count: 0, pending: Vec::new() }
     }
 
     /// Takes the next chunk: its hash and its raw length in bytes.
     pub fn push(&mut self, chunk: &ChunkHash, raw_len: u64) {
         self.pending.push(Node { hash: *chunk.as_bytes(), len: raw_len });
-        if self.pending.len() >= PENDING_COUNT {
+        // A join copies the nodes of the summary. With as many new chunks as nodes, each chunk is
+        // copied a few times, however long the summary becomes.
+        if self.pending.len() >= PENDING_COUNT.max(self.done_count) {
             self.flush(false);
         }
+    }
+
+    /// The nodes that the summary has at most, if it ends here.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.done_count.saturating_add(self.pending.len())
     }
 
     /// The summary of the chunks pushed; `None` without chunks. `at_end`: the last one is the last
@@ -272,6 +283,8 @@ impl SubtreeBuilder {
             // No error is possible: `done` does not end the file, and `next` does not start it.
             Some(done) => done.join(&next).ok(),
         };
+        let levels = self.done.iter().flat_map(Subtree::levels);
+        self.done_count = levels.map(|(left, right)| left.saturating_add(right)).fold(0, usize::saturating_add);
     }
 }
 

@@ -159,9 +159,24 @@ fn a_run_in_the_middle_of_a_large_file_is_a_few_hundred_nodes() {
     let mut builder = SubtreeBuilder::new(false);
     for (hash, len) in chunks(&mut rng, 200_000, 0.25) {
         builder.push(&hash, len);
+        assert!(builder.node_count() < 3000);
     }
     let count = builder.finish(false).unwrap().nodes().count();
     assert!(count < 1000, "{count} nodes");
+}
+
+/// In time that is in proportion to the length: if each join copied the whole summary, this would
+/// copy some hundred gigabytes.
+#[test]
+fn a_chunk_that_is_repeated_has_a_node_for_each_time() {
+    const COUNT: usize = 1 << 21;
+    let mut builder = SubtreeBuilder::new(false);
+    let chunk = ChunkHash::of(b"again");
+    for count in 1..=COUNT {
+        builder.push(&chunk, 5);
+        assert_eq!(builder.node_count(), count);
+    }
+    assert_eq!(builder.finish(false).unwrap().nodes().count(), COUNT);
 }
 
 #[test]

@@ -24,7 +24,7 @@ suite_in_steps! {
     the_empty_file_can_be_registered
 }
 
-const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
+pub(super) const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
 
 pub(super) fn file_hash(byte: u8) -> FileHash {
     FileHash::from_bytes([byte; 32])

@@ -1,13 +1,13 @@
 //! The contract on marks of damage, on repairs of blobs, and on the order of verification.
 
 use super::backends::{Backend, TestIndex};
-use super::files::{file, file_hash, registration};
+use super::files::{WHOLE, file, file_hash, reader, registration, term};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::ChunkHash;
 use crate::format::compression::Scheme;
 use crate::format::xorb::LayoutBuilder;
 use crate::index::{
-    AffectedFiles, HealthSums, IndexErrorKind, NewXorb, Registered, SpentGrant, Staging, Ticket, Totals,
+    AffectedFiles, HealthSums, IndexErrorKind, NewFile, NewXorb, Registered, SpentGrant, Staging, Ticket, Totals,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -19,6 +19,7 @@ suite! {
     repair_under_an_old_ticket_changes_nothing
     repair_in_the_same_serialization_sets_no_replaced_at
     invisible_xorb_is_neither_due_nor_marked
+    known_file_of_a_damaged_xorb_is_not_acknowledged_again
     a_xorb_names_the_files_that_need_it_up_to_a_limit
 }
 
@@ -135,6 +136,28 @@ async fn repair_describes_another_serialization_and_keeps_sums(db: Db) {
     assert!(!db.mark_damaged(seen, NOW).await.unwrap());
     assert!(!db.mark_damaged(crate::index::XorbHealth { ticket, ..repaired }, NOW).await.unwrap());
     assert_eq!(db.describe_xorb_again(other(1, 3), ticket, NOW).await.unwrap_err().kind, IndexErrorKind::Lost);
+}
+
+/// Its stored terms stay, so that it cannot be read, whatever sound xorbs the client names.
+async fn known_file_of_a_damaged_xorb_is_not_acknowledged_again(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    put(&db, xorb(2, 3)).await;
+    let first = registration("org/a", vec![file(9, &[term(1, 0, 2)])], &[]);
+    assert_eq!(db.register(&first).await.unwrap(), Registered::New);
+    mark(&db, 1).await;
+    let other = NewFile { hash: file_hash(9), ..file(9, &[term(2, 0, 2)]) };
+    for repo in ["org/a", "org/b"] {
+        let again = registration(repo, vec![other.clone()], &[]);
+        assert_eq!(db.register(&again).await.unwrap(), Registered::DamagedXorb(hash(1)), "{repo}");
+    }
+    assert!(db.find_file(file_hash(9), reader("org/b"), WHOLE).await.unwrap().is_none());
+    let beside = registration("org/b", vec![file(8, &[term(2, 0, 2)])], &[]);
+    assert_eq!(db.register(&beside).await.unwrap(), Registered::New, "other files can be registered");
+    let ticket = Ticket::random();
+    assert_eq!(db.stage_xorb(hash(1), ticket, NOW).await.unwrap(), Staging::Damaged);
+    db.describe_xorb_again(xorb(1, 3), ticket, after(2)).await.unwrap();
+    let again = registration("org/b", vec![other], &[]);
+    assert_eq!(db.register(&again).await.unwrap(), Registered::New);
 }
 
 async fn repair_under_an_old_ticket_changes_nothing(db: Db) {

@@ -81,6 +81,18 @@ impl Named {
         self.touch(tx, &[], now).await
     }
 
+    /// A damaged xorb that the stored terms of these files name, if there is one.
+    pub(super) async fn find_damaged(tx: &mut Tx<'_>, files: &[i64]) -> Result<Option<XorbHash>, IndexError> {
+        // Mostly no xorb is damaged, and then nothing is read of the files.
+        const ANY: &str = "SELECT hash FROM xorbs WHERE damaged_at IS NOT NULL LIMIT 1";
+        const NAMED: &str = "SELECT hash FROM xorb_files JOIN xorbs ON xorbs.id = xorb_id \
+             WHERE file_id = ANY($1) AND damaged_at IS NOT NULL LIMIT 1";
+        if files.is_empty() || tx.find::<XorbHash>(query(ANY)).await?.is_none() {
+            return Ok(None);
+        }
+        tx.find(query(NAMED).bind(id_list(files))).await
+    }
+
     async fn touch(&self, tx: &mut Tx<'_>, unreferenced: &[i64], now: Timestamp) -> Result<(), IndexError> {
         const REGISTERED_AT: &str = "UPDATE visibility SET registered_at = $1 WHERE registered_at < $1";
         const TOUCH: &str = "UPDATE xorbs SET state = 1, since = greatest(since, $1) WHERE id = ANY($2)";

@@ -112,6 +112,11 @@ impl<'r> Entry<'r> {
             Err(unusable) => return Ok(Some(refusal(unusable))),
         };
         let known = self.discard_hidden(tx, files, known).await?;
+        // The terms of known files stay, so success would acknowledge files that cannot be read.
+        let known_ids: Vec<i64> = known.values().map(|known| known.id).collect();
+        if let Some(damaged) = Named::find_damaged(tx, &known_ids).await? {
+            return Ok(Some(Registered::DamagedXorb(damaged)));
+        }
         let (mut new, mut others, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         for file in files {
             match known.get(&file.hash) {

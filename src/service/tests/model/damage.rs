@@ -232,10 +232,15 @@ impl World {
             (Verb::Renew { xorb, .. }, Outcome::Renewed(true)) => ensure(!is_known(*xorb), Fault::Damage, what)?,
             (Verb::Register { file, recipe, listed, .. }, outcome) => {
                 let named = || PALETTE.files[*file].recipes[*recipe].xorbs.iter().chain(listed);
+                // The terms that a known file has. Beside other actors they may have others.
+                let is_alone = act.deeds.len() == 1;
+                let stored = || self.record.made_of.get(file).into_iter().flatten().filter(|_| is_alone);
                 if matches!(outcome, Outcome::Registered) {
-                    ensure(!named().any(|xorb| is_known(*xorb)), Fault::Damage, what)?;
+                    ensure(!named().chain(stored()).any(|xorb| is_known(*xorb)), Fault::Damage, what)?;
                 } else if matches!(outcome, Outcome::Damaged) {
-                    ensure(named().any(|xorb| act.is_ill(*xorb)), Fault::Damage, what)?;
+                    let may_be_ill = !is_alone && !(act.marked.is_empty() && act.hurt.is_empty());
+                    let is_ill = named().chain(stored()).any(|xorb| act.is_ill(*xorb));
+                    ensure(is_ill || may_be_ill, Fault::Damage, what)?;
                     self.count("registrations refused for damage", 1);
                 }
             }

@@ -1,16 +1,19 @@
 //! Uploads that wait for their commit. In memory only: a restart forgets them.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::runtime::fair::Tenant;
 use crate::service::access::Grant;
 use crate::service::upload::Verified;
 
 /// Uploads that wait for their commit, by the nonce of their grant.
 ///
 /// A client commits as soon as its bytes were received, so few uploads wait at a time. Above a
-/// limit the oldest is discarded, because its client has most likely disconnected.
+/// limit the oldest upload of the tenant with the largest share is discarded, because its client has
+/// most likely disconnected. So no tenant can make others upload again.
 #[derive(Debug)]
 pub(in crate::service) struct Waiting {
     limits: Limits,
@@ -38,6 +41,7 @@ struct WaitingUpload {
     /// Ascending in the order of receipt.
     number: u64,
     expires_unix_secs: u64,
+    tenant: Tenant,
     verified: Verified,
 }
 
@@ -57,14 +61,14 @@ impl Waiting {
         } else {
             table.received_count += 1;
             table.chunk_count = table.chunk_count.saturating_add(verified.chunk_count());
-            let waiting =
-                WaitingUpload { number: table.received_count, expires_unix_secs: grant.expires_unix_secs, verified };
+            let (number, expires_unix_secs) = (table.received_count, grant.expires_unix_secs);
+            let waiting = WaitingUpload { number, expires_unix_secs, tenant: grant.tenant(), verified };
             table.uploads.insert(grant.nonce, waiting);
         }
         while table.uploads.len() > self.limits.count.max(1)
             || (table.chunk_count > self.limits.chunk_count && table.uploads.len() > 1)
         {
-            surplus.extend(table.oldest().and_then(|nonce| table.take(&nonce)));
+            surplus.extend(table.most_dispensable(self.limits).and_then(|nonce| table.take(&nonce)));
         }
         surplus
     }
@@ -96,8 +100,18 @@ impl Waiting {
 }
 
 impl Table {
-    fn oldest(&self) -> Option<[u8; 16]> {
-        self.uploads.iter().min_by_key(|(_, waiting)| waiting.number).map(|(nonce, _)| *nonce)
+    /// The oldest upload of the tenant that uses the largest share of the limits.
+    fn most_dispensable(&self, limits: Limits) -> Option<[u8; 16]> {
+        // One upload counts as much as its part of the chunks, so that both limits have one measure.
+        let each = u64::from(limits.chunk_count) / u64::try_from(limits.count.max(1)).unwrap_or(u64::MAX);
+        let mut shares: HashMap<Tenant, u64> = HashMap::new();
+        for waiting in self.uploads.values() {
+            let share = shares.entry(waiting.tenant).or_default();
+            *share = share.saturating_add(each).saturating_add(waiting.verified.chunk_count().into());
+        }
+        let share = |waiting: &WaitingUpload| shares.get(&waiting.tenant).copied().unwrap_or(0);
+        let found = self.uploads.iter().min_by_key(|(_, waiting)| (Reverse(share(waiting)), waiting.number));
+        found.map(|(nonce, _)| *nonce)
     }
 
     fn take(&mut self, nonce: &[u8; 16]) -> Option<Verified> {

@@ -19,9 +19,13 @@ use crate::service::access::{GRACE_SECS, Grant, GrantRequest, KeyRing, check_gra
 
 /// A grant for a xorb, valid for an hour.
 fn grant(setup: &Setup, xorb: &BuiltXorb, nonce: u8) -> Grant {
+    grant_to(&Claims::UNRESTRICTED, setup, xorb, nonce)
+}
+
+fn grant_to(claims: &Claims, setup: &Setup, xorb: &BuiltXorb, nonce: u8) -> Grant {
     let (ring, now) = (KeyRing::new([7; 32]), setup.clock.now().as_secs());
     let request = GrantRequest {
-        claims: &Claims::UNRESTRICTED,
+        claims,
         xorb: xorb.xorb().hash(),
         body_len: xorb.bytes().len() as u64,
         crc64nvme: Crc64::of(xorb.bytes()),
@@ -171,6 +175,23 @@ async fn oldest_waiting_uploads_are_discarded_above_the_limit() {
     send(&server, &xorbs[0], grants[0]).await.unwrap();
     commit(&server, &xorbs[0], grants[0]).await.unwrap();
     assert!(setup.blobs.list().await.unwrap().contains(&setup.blobs.key_of(xorbs[0].xorb().hash())));
+}
+
+#[tokio::test]
+async fn many_uploads_of_one_tenant_discard_none_of_another() {
+    // Four uploads may wait in this setup.
+    let setup = Setup::new().await;
+    let server = setup.process();
+    let other = Claims { subject: "other".parse().ok(), ..Claims::UNRESTRICTED };
+    assert_ne!(other.tenant(), Claims::UNRESTRICTED.tenant());
+    let first = xorb("first", Policy::Lz4);
+    let waiting = grant_to(&other, &setup, &first, 100);
+    send(&server, &first, waiting).await.unwrap();
+    for number in 0..8 {
+        let xorb = xorb(&format!("number {number}"), Policy::Lz4);
+        send(&server, &xorb, grant(&setup, &xorb, number)).await.unwrap();
+    }
+    server.commit_granted(&other, first.xorb().hash(), waiting).await.unwrap();
 }
 
 #[tokio::test]

@@ -75,6 +75,10 @@ pub(super) async fn guard(
     next: Next,
 ) -> Result<Response, Problem> {
     let claims = match state.shared.auth {
+        Auth::Off if state.shared.cors_origins.forbid(request.headers()) => {
+            let detail = "The page of another site sent this request; cors_origins names the sites that may.";
+            return Err(Problem::new(Code::Forbidden, detail));
+        }
         Auth::Off => Claims::UNRESTRICTED,
         Auth::Tokens => {
             let token = check(&state, request.headers()).await?;

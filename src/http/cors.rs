@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
+    ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN, VARY,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
@@ -43,6 +43,16 @@ impl Origins {
     /// Whether any origin is allowed.
     pub(super) fn is_any(&self) -> bool {
         !self.0.is_empty()
+    }
+
+    /// Whether a browser has sent this request for a page of a site that is neither allowed nor this
+    /// server itself. The page cannot read the response, but without tokens it could change
+    /// everything: a browser sends some requests without a preflight.
+    pub(super) fn forbid(&self, headers: &HeaderMap) -> bool {
+        let Some(origin) = headers.get(ORIGIN) else { return false };
+        let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site);
+        let is_own = site.is_some_and(|site| headers.get(HOST).is_some_and(|host| host.as_bytes() == site.as_bytes()));
+        !is_own && self.find(headers).is_none()
     }
 
     /// The origin of a request, if it is allowed.

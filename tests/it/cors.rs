@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 
-use crate::support::{Client, Response, Start, TestServer, routes};
+use crate::support::{Client, Response, Start, TestServer, Xorb, rng, routes};
 
 const SITE: &str = "https://models.example";
 
@@ -65,4 +65,22 @@ async fn other_origins_get_no_cors_headers() {
             }
         }
     }
+}
+
+/// A browser sends a request like these without a preflight.
+#[tokio::test]
+async fn pages_of_other_sites_change_nothing_without_tokens() {
+    let server = sharing();
+    let client = server.client();
+    let xorb = Xorb::mixed(&mut rng(), 3);
+    let send = |origin: String| {
+        let request = client.request(Method::POST, &xorb.path()).header("origin", origin);
+        Response::of(request.header("content-type", "text/plain").body(xorb.bytes.clone()))
+    };
+    for origin in ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost:3001"] {
+        send(origin.to_owned()).await.problem(403, "forbidden");
+    }
+    assert_eq!(client.head(&xorb.path()).await.status, 404);
+    assert_eq!(send(client.url().trim_end_matches('/').to_owned()).await.status, 201);
+    assert_eq!(send(SITE.to_owned()).await.status, 200);
 }

@@ -89,7 +89,7 @@ pub(super) fn run(args: BackupArgs) -> anyhow::Result<()> {
     location.check_index()?;
     let data_dir = &location.data_dir;
     check_outside(&args.archive, data_dir)?;
-    let ring = if args.include_keys { Some(KeyPlace::of(&location).read_existing()?) } else { None };
+    let ring = if args.include_keys { Some(KeyPlace::of(&location)?.read_existing()?) } else { None };
     let done = remote::run(async {
         let index = location.open_read_only().await?;
         check_all_applied(&location, &index).await?;

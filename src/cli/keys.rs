@@ -23,7 +23,9 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::shared::SharedKeys;
 use super::store::{StoreArgs, StoreIndex, StoreLocation, is_store};
 use crate::http::{KeySource, Keys};
-use crate::runtime::durable::{TempFile, create_directory, open_lock, read_private, remove_leftovers, rename};
+use crate::runtime::durable::{
+    MAX_PRIVATE_LEN, TempFile, create_directory, open_lock, read_private, remove_leftovers, rename,
+};
 use crate::runtime::telemetry::chain;
 use crate::service::access::{KeyRing, KeyRingError};
 
@@ -52,17 +54,23 @@ pub(super) enum KeyPlace {
 
 impl KeyPlace {
     /// The keys of the store at this location.
-    pub(super) fn of(location: &StoreLocation) -> Self {
-        match SharedKeys::of(location) {
+    ///
+    /// Fails if the servers have their keys elsewhere, because the settings of the bucket are missing:
+    /// keys of this directory would be those of no server.
+    pub(super) fn of(location: &StoreLocation) -> anyhow::Result<Self> {
+        Ok(match SharedKeys::of(location) {
             Some(shared) => Self::Database(shared),
-            None => Self::Directory(location.data_dir.clone()),
-        }
+            None => {
+                location.check_blobs()?;
+                Self::Directory(location.data_dir.clone())
+            }
+        })
     }
 
     /// The keys of an existing store. Fails in a directory without a store: keys that were created
     /// there would be those of no server.
     pub(super) fn of_store(args: StoreArgs) -> anyhow::Result<Self> {
-        let place = Self::of(&args.location()?);
+        let place = Self::of(&args.location()?)?;
         if let Self::Directory(dir) = &place {
             let shown = dir.display();
             if !is_store(dir).with_context(|| format!("cannot read the data directory {shown}"))? {
@@ -184,7 +192,12 @@ fn publish(path: &Path, ring: &KeyRing) -> std::io::Result<()> {
     remove_leftovers(path)?;
     let mut file = TempFile::create_beside(path)?;
     file.restrict_to_owner()?;
-    file.write(ring.to_file_text().expose().as_bytes())?;
+    let text = ring.to_file_text();
+    if text.expose().len() as u64 > MAX_PRIVATE_LEN {
+        let why = "it would have more than 64 MiB; revoked tokens leave it 30 days after they expire";
+        return Err(std::io::Error::new(ErrorKind::FileTooLarge, why));
+    }
+    file.write(text.expose().as_bytes())?;
     file.publish(path)
 }
 

@@ -258,7 +258,7 @@ fn read_argument(text: String) -> anyhow::Result<String> {
 
 fn inspect(args: InspectArgs) -> anyhow::Result<()> {
     let text = read_argument(args.token)?;
-    let place = KeyPlace::of(&args.store.location()?);
+    let place = KeyPlace::of(&args.store.location()?)?;
     let ring = place.read_existing()?;
     let now = SystemClock.now().as_secs();
     let Some((key_id, token)) = AnyToken::of(&ring, &text) else {
@@ -318,7 +318,7 @@ fn inspect(args: InspectArgs) -> anyhow::Result<()> {
 }
 
 fn revoke(args: RevokeArgs) -> anyhow::Result<()> {
-    let place = KeyPlace::of(&args.store.location()?);
+    let place = KeyPlace::of(&args.store.location()?)?;
     let ring = place.read_existing()?;
     let mut ids = Vec::new();
     for text in args.tokens {
@@ -349,14 +349,12 @@ fn revoke(args: RevokeArgs) -> anyhow::Result<()> {
 }
 
 fn rotate(args: RotateArgs) -> anyhow::Result<()> {
-    args.audit.append(AuditLine { action: "zorb token rotate-key", ..AuditLine::default() })?;
-    let place = KeyPlace::of(&args.store.location()?);
-    let ring = place.change(|ring| match ring {
-        None => bail!("no keys in {place} to rotate"),
-        Some(ring) => {
-            let rotated = ring.rotated(rand::random()).context("no key ids left")?;
-            Ok(rotated.retaining(args.keep))
-        }
+    let place = KeyPlace::of_store(args.store)?;
+    let ring = place.change(|ring| {
+        let ring = ring.with_context(|| format!("no keys in {place} to rotate"))?;
+        let rotated = ring.rotated(rand::random()).context("no key ids left")?;
+        args.audit.append(AuditLine { action: "zorb token rotate-key", ..AuditLine::default() })?;
+        Ok(rotated.retaining(args.keep))
     })?;
     let retained: Vec<_> = ring.ids().filter(|id| *id != ring.current_id()).map(|id| id.number()).collect();
     let output = Output::new(args.output);

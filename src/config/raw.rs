@@ -231,16 +231,19 @@ impl RawConfig {
 }
 
 /// An error of the TOML parser as text. The parser quotes the line, which is left out if it has a
-/// URL, because that may contain a password, or a secret.
+/// URL, because that may contain a password, or may have a secret or a key.
 fn shown(text: &str, error: &toml::de::Error) -> String {
     let quoting = error.to_string();
-    let has_secret = quoting.lines().any(|line| line.contains("secret") && line.contains('='));
+    let quoted = quoting.lines().filter_map(|line| line.split_once('|').map(|(_, quoted)| quoted));
+    let has_secret =
+        quoted.into_iter().any(|line| ["secret", "key", "password"].iter().any(|word| line.contains(word)));
     if !has_secret && !quoting.contains("://") {
         return quoting;
     }
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let message = error.message();
     let is_safe = !has_secret && !message.contains("://");
-    let message = if is_safe { message } else { "a value has the wrong type" };
+    let message =
+        if is_safe { message } else { "the line is not as expected, and is not shown, because it may have a secret" };
     format!("line {}: {message}", before.matches('\n').count() + 1)
 }

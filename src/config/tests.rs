@@ -132,7 +132,15 @@ fn settings_of_a_bucket_are_complete_and_its_secret_is_hidden() {
         let refused = Config::new(raw(&format!("{others}\n{line}"))).unwrap_err();
         assert!(refused.to_string().contains(named) && !format!("{refused:?}").contains("hunter2"), "{refused}");
     }
-    for text in ["s3_secret_key = ['hunter2']", "s3_secret_key = 'hunter2", "# comment\ns3_secret_keys = 'hunter2'"] {
+    for text in [
+        "s3_secret_key = ['hunter2']",
+        "s3_secret_key = 'hunter2",
+        "# comment\ns3_secret_keys = 'hunter2'",
+        "master_key = hunter2",
+        "master_key = 'hunter2",
+        "master_key 'hunter2'",
+        "master_keys = 'hunter2'",
+    ] {
         let refused = RawConfig::parse(text, "f.toml").unwrap_err();
         assert!(!format!("{refused:?} {refused}").contains("hunter2"), "{refused}");
     }

@@ -7,9 +7,7 @@
 //! A crash can leave a temporary file. In a directory for temporary files, [`clear_directory`]
 //! removes it at the next start. In any other directory it stays, as `.zorb-….tmp`, unless
 //! [`remove_leftovers`] is called. A [`PartialFile`] stays, too, so that the next run can continue
-//! it.
-//!
-//! All functions block.
+//! it. All functions block.
 
 mod enclosure;
 mod partial;
@@ -25,8 +23,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 pub(crate) use self::enclosure::{EnclosedFile, Enclosure};
 pub(crate) use self::partial::{PartialFile, is_temporary_name};
-use self::private::is_plain;
-pub(crate) use self::private::{open_lock, read_private};
+pub(crate) use self::private::{MAX_PRIVATE_LEN, open_lock, read_private};
+use self::private::{give_to_owner_of_directory, is_plain};
 use super::system::{begin_writeback, set_direct};
 
 /// The memory address, file offset and length of a direct write (past the page cache) must be
@@ -56,6 +54,7 @@ impl TempFile {
     fn create_at(path: PathBuf) -> io::Result<Self> {
         // `create_new` opens the file for writing and for reading, which `copy_to` needs.
         let file = File::create_new(&path)?;
+        give_to_owner_of_directory(&file, &path)?;
         Ok(Self { path, file: Some(file), published: false })
     }
 

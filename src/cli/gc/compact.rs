@@ -191,14 +191,14 @@ pub(super) fn report(done: Compacted, output: &Output) -> anyhow::Result<()> {
     if done.changed_count > 0 {
         output.line(format_args!("deferred to the next run: {}", Count(done.changed_count, "file")))?;
     }
-    if done.damaged > 0 {
-        output.line(format_args!("found damaged: {}", Count(done.damaged, "xorb")))?;
-    }
     if let Some(error) = done.failure {
         return Err(error).context("compaction stopped early; the next run continues");
     }
     if done.failed > 0 {
-        bail!("{} could not be compacted; the next run tries again; see the log", done.failed);
+        bail!("{} could not be compacted; the next run tries again; zorb fsck checks them", done.failed);
+    }
+    if done.damaged > 0 {
+        bail!("{} found damaged and marked; zorb fsck names them", Count(done.damaged, "xorb"));
     }
     Ok(())
 }

@@ -72,18 +72,28 @@ impl StoreLocation {
         }
     }
 
+    /// Refuses a data directory whose blobs are in a bucket, if the settings name none.
+    pub(in crate::cli) fn check_blobs(&self) -> anyhow::Result<()> {
+        let dir = self.data_dir.display();
+        let found = self.data_dir.join(S3_MARKER).try_exists();
+        if self.s3.is_none() && found.with_context(|| format!("cannot read the data directory {dir}"))? {
+            bail!(
+                "the blobs of {dir} are in an S3 bucket (the directory has the file {S3_MARKER}): set s3_endpoint, \
+                 s3_bucket and the key, for example with ZORB_S3_BUCKET, or name the configuration file with --config"
+            );
+        }
+        Ok(())
+    }
+
     /// Refuses a data directory whose index or blobs are not where the settings say.
     pub(in crate::cli) fn check_kind(&self) -> anyhow::Result<()> {
+        self.check_blobs()?;
         let dir = self.data_dir.display();
         let has = |name: &str| {
             let found = self.data_dir.join(name).try_exists();
             found.with_context(|| format!("cannot read the data directory {dir}"))
         };
         match &self.s3 {
-            None if has(S3_MARKER)? => bail!(
-                "the blobs of {dir} are in an S3 bucket (the directory has the file {S3_MARKER}): set s3_endpoint, \
-                 s3_bucket and the key, for example with ZORB_S3_BUCKET"
-            ),
             Some(_) if has(XORBS)? => bail!(
                 "s3_bucket is set, and the data directory {dir} has its blobs in the directory {XORBS}: unset \
                  s3_bucket, or name another directory; zorb backup and zorb restore move a store (docs/backup.md)"

@@ -34,6 +34,26 @@ fn private_file_is_read_only_if_no_other_user_has_access() {
     assert_eq!(read_private(&directory.path().join("none")).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
+/// Needs root, as .ci/run has it.
+#[cfg(feature = "full-tests")]
+#[test]
+fn what_root_writes_belongs_to_the_owner_of_the_directory() {
+    use crate::runtime::durable::TempFile;
+
+    const OWNER: (u32, u32) = (12_345, 54_321);
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(directory.path(), Some(OWNER.0), Some(OWNER.1)).unwrap();
+    let (path, lock) = (directory.path().join("file"), directory.path().join("lock"));
+    let mut file = TempFile::create_beside(&path).unwrap();
+    file.write(b"text").unwrap();
+    file.publish(&path).unwrap();
+    open_lock(&lock).unwrap();
+    for path in [path, lock] {
+        let metadata = path.metadata().unwrap();
+        assert_eq!((metadata.uid(), metadata.gid()), OWNER, "{}", path.display());
+    }
+}
+
 #[test]
 fn private_file_and_lock_are_not_opened_through_a_link() {
     let directory = tempfile::tempdir().unwrap();
@@ -75,7 +95,7 @@ fn pipe_or_directory_in_the_place_of_a_file_is_refused_at_once() {
 fn private_file_of_more_than_a_mebibyte_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = file(directory.path(), 0o600);
-    File::options().write(true).open(&path).unwrap().set_len(MAX_LEN + 1).unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(MAX_PRIVATE_LEN + 1).unwrap();
     assert_eq!(read_private(&path).unwrap_err().kind(), ErrorKind::FileTooLarge);
 }
 

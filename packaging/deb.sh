@@ -24,7 +24,7 @@ main() {
   [[ $# -le 2 && ${1:-} != -* ]] || die "usage: packaging/deb.sh [BINARY [DIRECTORY]]"
   local binary=${1:-} directory=${2:-$root/target/debian}
   if [[ -z $binary ]]; then
-    cargo build --release --locked --bin zorb --manifest-path "$root/Cargo.toml" >&2
+    cargo build --release --locked --features postgres,s3 --bin zorb --manifest-path "$root/Cargo.toml" >&2
     binary=${CARGO_TARGET_DIR:-$root/target}/release/zorb
   fi
   [[ -x $binary ]] || die "$binary is not an executable file"

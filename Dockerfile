@@ -5,6 +5,11 @@ ARG RUNTIME_IMAGE=debian:bookworm-slim
 
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /build
+# If given, they replace what Cargo.toml says of the release profile: the tests of the image need a
+# binary soon, not a fast one.
+ARG CARGO_PROFILE_RELEASE_LTO
+ARG CARGO_PROFILE_RELEASE_CODEGEN_UNITS
+ARG CARGO_PROFILE_RELEASE_OPT_LEVEL
 
 # Compile the dependencies against empty sources, so that this layer is cached until a Cargo.toml or
 # Cargo.lock change. Tests, benches and fuzz targets are not in the build context (.dockerignore), so

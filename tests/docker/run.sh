@@ -19,6 +19,7 @@
 #                       `<base-url> upload` before the restart and `<base-url> check` after it, in
 #                       whose environment ZORB_ROUNDTRIP_DIR names a dir that lasts from the one
 #                       to the other; words are split at spaces
+#   ZORB_QUICK_BUILD    if set, the binary is optimised less [not set]
 #   ZORB_BINARY_TO      where to put a copy of the binary   [nowhere]
 #                       of the image
 #   HEALTHY_WITHIN      seconds                             [60]
@@ -140,6 +141,11 @@ build() {
   # The classic builder leaves the container of a failed step behind, unless told not to; the plugin
   # has no such option.
   [[ $compose_version != 1.* ]] || options=(--force-rm)
+  [[ -z ${ZORB_QUICK_BUILD:-} ]] || options+=(
+    --build-arg CARGO_PROFILE_RELEASE_LTO=off
+    --build-arg CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+    --build-arg CARGO_PROFILE_RELEASE_OPT_LEVEL=1
+  )
   say "building $ZORB_IMAGE"
   quietly build compose build "${options[@]}"
   say "built: $(docker image inspect --format '{{.Size}}' "$ZORB_IMAGE") bytes"

@@ -15,13 +15,17 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use reqwest::{Body, Method};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::support::{Client, Response, Start, TestServer, Xorb, rng};
 
 /// How often the process is killed.
 const ROUND_COUNT: usize = 200;
+
+/// How long six clients may take until the first of their uploads has ended: some milliseconds on an idle machine.
+const ACKNOWLEDGEMENT_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Clients that upload at once.
 const CLIENT_COUNT: usize = 6;
@@ -52,10 +56,7 @@ async fn server_killed_200_times_serves_what_it_acknowledged() {
     let mut startups = Vec::new();
     let (mut acknowledged, mut unheard, mut broken) = (0, 0, 0);
 
-    let mut round_count = 0;
-    // On a busy machine fewer uploads end before the kill, so there are more rounds.
-    while round_count < ROUND_COUNT || acknowledged <= ROUND_COUNT / 2 && round_count < 5 * ROUND_COUNT {
-        round_count += 1;
+    for round in 0..ROUND_COUNT {
         let server = Start::default().data_dir(&data_dir).start();
         startups.push(server.startup());
         for attempt in attempts.drain(..) {
@@ -69,9 +70,15 @@ async fn server_killed_200_times_serves_what_it_acknowledged() {
         check_nothing_stray(&server, &stored);
 
         let known: Vec<Xorb> = stored.values().take(20).cloned().collect();
+        let (tell, mut told) = watch::channel(());
         let mut clients = JoinSet::new();
         for _ in 0..CLIENT_COUNT {
-            clients.spawn(upload_until_it_breaks(server.client(), StdRng::from_rng(&mut rng), known.clone()));
+            let rng = StdRng::from_rng(&mut rng);
+            clients.spawn(upload_until_it_breaks(server.client(), rng, known.clone(), tell.clone()));
+        }
+        // Every second server dies after it has acknowledged something, however slow the machine is.
+        if round % 2 == 1 {
+            timeout(ACKNOWLEDGEMENT_DEADLINE, told.changed()).await.expect("an upload ends").unwrap();
         }
         // Not a wait for anything: the moment of death, which is the one thing that is random here.
         sleep(Duration::from_micros(rng.random_range(500..120_000))).await;
@@ -90,7 +97,7 @@ async fn server_killed_200_times_serves_what_it_acknowledged() {
         check_served(&server.client(), xorb).await;
     }
     println!(
-        "{round_count} kills: {acknowledged} uploads acknowledged, {unheard} whole without a response, {broken} broken; \
+        "{ROUND_COUNT} kills: {acknowledged} uploads acknowledged, {unheard} whole without a response, {broken} broken; \
          {} xorbs stored; slowest start {:?}",
         stored.len(),
         startups.iter().max().unwrap()
@@ -99,7 +106,7 @@ async fn server_killed_200_times_serves_what_it_acknowledged() {
     // The median: what one start takes on a busy machine says little.
     assert!(startups[startups.len() / 2] < Duration::from_secs(2), "{startups:?}");
     // A run in which the kill always came too early or too late would show nothing.
-    assert!(acknowledged > ROUND_COUNT / 2 && broken > ROUND_COUNT / 10, "{acknowledged} {broken}");
+    assert!(acknowledged >= ROUND_COUNT / 2 && broken > ROUND_COUNT / 10, "{acknowledged} {broken}");
 }
 
 /// Compares what a client knows of an upload with what the server says after the crash.
@@ -134,7 +141,12 @@ fn check_nothing_stray(server: &TestServer, stored: &HashMap<String, Xorb>) {
 }
 
 /// Uploads one xorb after the other, in portions, until the connection breaks.
-async fn upload_until_it_breaks(client: Client, mut rng: StdRng, known: Vec<Xorb>) -> Vec<Attempt> {
+async fn upload_until_it_breaks(
+    client: Client,
+    mut rng: StdRng,
+    known: Vec<Xorb>,
+    acknowledged: watch::Sender<()>,
+) -> Vec<Attempt> {
     let mut attempts = Vec::new();
     loop {
         let xorb = match (rng.random_range(0..10), known.choose(&mut rng)) {
@@ -150,6 +162,7 @@ async fn upload_until_it_breaks(client: Client, mut rng: StdRng, known: Vec<Xorb
         if outcome != Outcome::Acknowledged {
             return attempts;
         }
+        acknowledged.send_replace(());
     }
 }
 

@@ -76,6 +76,26 @@ const QUICK_SEED_COUNT: u64 = 10;
 /// Seeds after which a broken guard counts as unnoticed.
 const GUARD_SEED_COUNT: u64 = 300;
 
+/// Seeds that are tried first for these guards, because they showed the fault when this list was
+/// made. All others follow, so an outdated entry costs time only: without the list the search takes
+/// 300 000 steps, with it 30 000. The output of the test has the seeds for a new list.
+#[cfg(feature = "full-tests")]
+const FIRST_SEEDS: [(Guard, u64); 13] = [
+    (Guard::RegisterTouches, 7),
+    (Guard::TouchKeepsLater, 55),
+    (Guard::StageSparesDeleting, 45),
+    (Guard::AbandonStaged, 15),
+    (Guard::PublishOwnsRow, 174),
+    (Guard::HealDescribes, 21),
+    (Guard::FinishDeletions, 104),
+    (Guard::HealNotesReplacement, 25),
+    (Guard::AbandonObjects, 29),
+    (Guard::ObjectRetention, 8),
+    (Guard::SwitchComparesTerms, 4),
+    (Guard::StartAbandons, 11),
+    (Guard::ObjectBeforeBlob, 91),
+];
+
 /// Minimum number of seeds that must show no fault if only the covering one of two guards is
 /// broken.
 const COVERED_SEED_COUNT: u64 = 24;
@@ -242,7 +262,8 @@ fn hundred_thousand_steps_lose_nothing_and_leave_nothing() {
 /// and the number of steps before it.
 fn breach(broken: &[Guard]) -> Option<(Fault, usize)> {
     let mut before = 0;
-    for seed in 0..GUARD_SEED_COUNT {
+    let first = FIRST_SEEDS.iter().filter(|(guard, _)| broken == [*guard]).map(|(_, seed)| *seed);
+    for seed in first.chain(0..GUARD_SEED_COUNT) {
         let run = run(seed, broken, false);
         before += run.steps;
         if let Some(Failure { fault, what }) = run.failure {

@@ -55,8 +55,8 @@ pub(super) enum KeyPlace {
 impl KeyPlace {
     /// The keys of the store at this location.
     ///
-    /// Fails if the servers have their keys elsewhere, because the settings of the bucket are missing:
-    /// keys of this directory would be those of no server.
+    /// Fails if the servers have their keys elsewhere, because the settings of the bucket are
+    /// missing: keys of this directory would be those of no server.
     pub(super) fn of(location: &StoreLocation) -> anyhow::Result<Self> {
         Ok(match SharedKeys::of(location) {
             Some(shared) => Self::Database(shared),

@@ -45,8 +45,8 @@ impl Origins {
         !self.0.is_empty()
     }
 
-    /// Whether a browser has sent this request for a page of a site that is neither allowed nor this
-    /// server itself. The page cannot read the response, but without tokens it could change
+    /// Whether a browser has sent this request for a page of a site that is neither allowed nor
+    /// this server itself. The page cannot read the response, but without tokens it could change
     /// everything: a browser sends some requests without a preflight.
     pub(super) fn forbid(&self, headers: &HeaderMap) -> bool {
         let Some(origin) = headers.get(ORIGIN) else { return false };

@@ -53,8 +53,8 @@ impl From<StoreError> for WindowsError {
 impl Server {
     /// The data for changing these bytes of a file. The ranges may have any order, may overlap, and
     /// may end past the file. The caller must hold the [permit](Self::walk_permit) until the
-    /// response is written. For a file of a million terms the data takes some 40 MB at most, and the
-    /// text twice as much.
+    /// response is written. For a file of a million terms the data takes some 40 MB at most, and
+    /// the text twice as much.
     ///
     /// # Errors
     ///

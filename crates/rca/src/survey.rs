@@ -25,7 +25,8 @@ use super::settled::Settled;
 ///   be repaired (see [`repair`]).
 /// - A chunk that runs past the end of the file is garbage if the chunks before it are a sound
 ///   archive by themselves, and it has no complete blob. A crash of the reference leaves such a
-///   chunk (bug B2). With a complete blob, the chunk was committed before, and the file was truncated.
+///   chunk (bug B2). With a complete blob, the chunk was committed before, and the file was
+///   truncated.
 /// - Everything else that is invalid is refused.
 pub(crate) fn settle<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Settled, Error> {
     let error = match (&found.tail, found.chunks.split_last()) {
@@ -35,7 +36,8 @@ pub(crate) fn settle<S: Read + Seek>(source: &mut S, found: &Scan) -> Result<Set
         },
         (Tail::PastEnd, Some((past, before))) => {
             if let Some(digest) = digest_if_sound(source, before, found.file_len)? {
-                // The repair comes first, because a torn size may run past the end of the file, too.
+                // The repair comes first, because a torn size may run past the end of the file,
+                // too.
                 if let Some(repaired) = repair::mend(source, found)? {
                     return Ok(repaired);
                 }

@@ -89,8 +89,8 @@ fn is_trusted(owner: u32, user: u32, directory_owner: impl FnOnce() -> io::Resul
     Ok(owner == user || owner == ROOT || (user == ROOT && owner == directory_owner()?))
 }
 
-/// Gives a file that this process has created to the owner of its directory, if this is a process of
-/// root. Otherwise a server with another user could not read what an administrator wrote.
+/// Gives a file that this process has created to the owner of its directory, if this is a process
+/// of root. Otherwise a server with another user could not read what an administrator wrote.
 pub(super) fn give_to_owner_of_directory(file: &File, path: &Path) -> io::Result<()> {
     if !geteuid().is_root() {
         return Ok(());

@@ -12,8 +12,8 @@ use crate::service::upload::Verified;
 /// Uploads that wait for their commit, by the nonce of their grant.
 ///
 /// A client commits as soon as its bytes were received, so few uploads wait at a time. Above a
-/// limit the oldest upload of the tenant with the largest share is discarded, because its client has
-/// most likely disconnected. So no tenant can make others upload again.
+/// limit the oldest upload of the tenant with the largest share is discarded, because its client
+/// has most likely disconnected. So no tenant can make others upload again.
 #[derive(Debug)]
 pub(in crate::service) struct Waiting {
     limits: Limits,
@@ -102,7 +102,8 @@ impl Waiting {
 impl Table {
     /// The oldest upload of the tenant that uses the largest share of the limits.
     fn most_dispensable(&self, limits: Limits) -> Option<[u8; 16]> {
-        // One upload counts as much as its part of the chunks, so that both limits have one measure.
+        // One upload counts as much as its part of the chunks, so that both limits have one
+        // measure.
         let each = u64::from(limits.chunk_count) / u64::try_from(limits.count.max(1)).unwrap_or(u64::MAX);
         let mut shares: HashMap<Tenant, u64> = HashMap::new();
         for waiting in self.uploads.values() {

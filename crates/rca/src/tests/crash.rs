@@ -73,7 +73,7 @@ fn second_crash_during_repair_loses_no_committed_blob() {
 }
 
 #[test]
-fn truncated_archive_behind_a_full_chunk_is_refused_not_cut_back() {
+fn cut_archive_behind_a_full_chunk_is_refused() {
     let (base, _) = archive(&[&[("one", b"first")]]);
     let full = append(base.clone(), &[("fill", &filling(&base, &[], 0x8000))], WriteOptions::default()).unwrap();
     let one = append(full, &[("x", &noise(9, 205))], WriteOptions::default()).unwrap();

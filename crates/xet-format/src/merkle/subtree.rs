@@ -2,8 +2,9 @@
 //!
 //! A client that edits a file in the middle needs the new file hash without the hashes of all
 //! chunks. It gets a summary of each run that does not change, and joins these with summaries of
-//! the chunks that it has hashed itself. A summary is a few hundred nodes, unless the hashes of a long
-//! part of the run have no cuts: one chunk that is repeated a million times is a million nodes.
+//! the chunks that it has hashed itself. A summary is a few hundred nodes, unless the hashes of a
+//! long part of the run have no cuts: one chunk that is repeated a million times is a million
+//! nodes.
 //!
 //! A node gets a parent only if the bounds of its group do not depend on chunks outside the run. A
 //! *natural cut* is a node whose hash (its last word) is divisible by 4, so that it can end a

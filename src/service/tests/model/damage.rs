@@ -238,9 +238,9 @@ impl World {
                 if matches!(outcome, Outcome::Registered) {
                     ensure(!named().chain(stored()).any(|xorb| is_known(*xorb)), Fault::Damage, what)?;
                 } else if matches!(outcome, Outcome::Damaged) {
-                    let may_be_ill = !is_alone && !(act.marked.is_empty() && act.hurt.is_empty());
+                    let has_others = !is_alone && (!act.marked.is_empty() || !act.hurt.is_empty());
                     let is_ill = named().chain(stored()).any(|xorb| act.is_ill(*xorb));
-                    ensure(is_ill || may_be_ill, Fault::Damage, what)?;
+                    ensure(is_ill || has_others, Fault::Damage, what)?;
                     self.count("registrations refused for damage", 1);
                 }
             }

@@ -39,7 +39,7 @@ pub enum WindowsError {
         /// Bytes of the file.
         file_len: u64,
     },
-    /// The summaries have more than [`MAX_SUMMARY_NODE_COUNT`] hashes.
+    /// The summaries have more hashes than a response may have.
     #[error("the summaries have more than {MAX_SUMMARY_NODE_COUNT} hashes")]
     TooManyNodes,
 }

@@ -79,7 +79,6 @@ const GUARD_SEED_COUNT: u64 = 300;
 /// Seeds that are tried first for these guards, because they showed the fault when this list was
 /// made. All others follow, so an outdated entry costs time only: without the list the search takes
 /// 300 000 steps, with it 30 000. The output of the test has the seeds for a new list.
-#[cfg(feature = "full-tests")]
 const FIRST_SEEDS: [(Guard, u64); 13] = [
     (Guard::RegisterTouches, 7),
     (Guard::TouchKeepsLater, 55),

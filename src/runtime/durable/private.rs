@@ -98,7 +98,14 @@ pub(super) fn give_to_owner_of_directory(file: &File, path: &Path) -> io::Result
     let directory = parent(path)?.metadata()?;
     let owner = (Uid::from_raw(directory.uid()), Gid::from_raw(directory.gid()));
     // Files of root are the common case, and stay as they are.
-    if owner.0.is_root() { Ok(()) } else { Ok(fchown(file, Some(owner.0), Some(owner.1))?) }
+    if owner.0.is_root() {
+        return Ok(());
+    }
+    match fchown(file, Some(owner.0), Some(owner.1)) {
+        // Root of a container may lack the capability, and an NFS server may refuse it to root.
+        Err(Errno::PERM) => Ok(()),
+        changed => Ok(changed?),
+    }
 }
 
 fn refused(reason: String) -> io::Error {

@@ -92,7 +92,7 @@ fn pipe_or_directory_in_the_place_of_a_file_is_refused_at_once() {
 }
 
 #[test]
-fn private_file_of_more_than_a_mebibyte_is_refused() {
+fn private_file_above_its_limit_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = file(directory.path(), 0o600);
     File::options().write(true).open(&path).unwrap().set_len(MAX_PRIVATE_LEN + 1).unwrap();

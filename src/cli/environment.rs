@@ -23,6 +23,7 @@ const OF_SCRIPTS: &[&str] = &[
     "ZORB_KILL_ROUNDS",
     "ZORB_PORT",
     "ZORB_PYTHON",
+    "ZORB_QUICK_BUILD",
     "ZORB_RANGES",
     "ZORB_REFERENCE_DIR",
     "ZORB_ROUNDTRIP",

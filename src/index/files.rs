@@ -1,5 +1,7 @@
 //! Queries of readers: the terms of a file, and the xorbs that a client can deduplicate against.
 
+use std::ops::RangeInclusive;
+
 use futures_util::future::BoxFuture;
 
 use super::error::IndexError;
@@ -43,6 +45,11 @@ pub struct FileRow {
 /// Two xorbs with the smallest possible chunks have as many, or 16 xorbs with average ones.
 pub(super) const MAX_DEDUP_CHUNK_COUNT: i64 = 16 << 10;
 
+/// The maximum number of xorbs with the requested chunk among which a dedup query chooses: the
+/// newest. One owner can upload a chunk in any number of xorbs, and reading each takes 1 µs. With
+/// more of them than this, older xorbs with the chunk are not found, and clients upload it again.
+pub(super) const MAX_DEDUP_CANDIDATE_COUNT: i64 = 16 << 10;
+
 /// The xorbs that the response to a dedup query describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupHit {
@@ -67,13 +74,15 @@ pub trait FileIndex {
     /// A visible and sound xorb of this owner that has the chunk, and neighbours of the xorb. An
     /// owner of `None` stands for any owner.
     ///
-    /// All these xorbs become live and are leased until `lease_until` in the transaction that finds
-    /// them. So no xorb in the response is being deleted.
+    /// All these xorbs are live and leased at least until the start of `lease_until` at the moment
+    /// at which they are found, so no xorb in the response is being deleted. If one of them is not,
+    /// it becomes so, with a lease until the end of `lease_until`. The next queries that find it do
+    /// not write then.
     fn find_dedup(
         &self,
         chunk: ChunkHash,
         owner: Option<String>,
-        lease_until: Timestamp,
+        lease_until: RangeInclusive<Timestamp>,
     ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>>;
 }
 

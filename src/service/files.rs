@@ -27,6 +27,10 @@ use crate::runtime::clock::Timestamp;
 /// three weeks (spec 7.5).
 const DEDUP_LEASE: Duration = Duration::from_secs(21 * 24 * 3600);
 
+/// How much longer a lease is than it must be. Within this time further responses that mention the
+/// same xorbs write nothing, so a chunk that many clients ask for does not occupy the only writer.
+const DEDUP_LEASE_SLACK: Duration = Duration::from_secs(3600);
+
 /// The lengths of chunks are left out of a reconstruction of a longer range (spec 5.1).
 const MAX_DETAILED_LEN: u64 = 1 << 30;
 
@@ -229,9 +233,11 @@ impl Server {
             return Ok(None);
         }
         let now = self.store.clock.now();
-        let lease_until = Timestamp::from_millis(
-            now.as_millis().saturating_add(u64::try_from(DEDUP_LEASE.as_millis()).unwrap_or(u64::MAX)),
-        );
+        let after = |time: Duration| {
+            Timestamp::from_millis(now.as_millis().saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+        };
+        let usable_until = after(DEDUP_LEASE);
+        let lease_until = usable_until..=after(DEDUP_LEASE + DEDUP_LEASE_SLACK);
         let dedup_scope = dedup_scope(&claims.repo);
         let Some(hit) = self.store.index.find_dedup(chunk, dedup_scope, lease_until).await? else { return Ok(None) };
         let hashes = std::iter::once(hit.xorb).chain(hit.neighbours).collect();
@@ -243,7 +249,7 @@ impl Server {
                 xorbs: &xorbs,
                 key: HmacKey::from_bytes(rand::random()),
                 created_unix_secs: now.as_secs(),
-                key_expires_unix_secs: lease_until.as_secs(),
+                key_expires_unix_secs: usable_until.as_secs(),
             };
             // If the shard cannot be written, the response is that the chunk is not stored. Then
             // the client uploads the chunk. An invalid shard would make its whole upload fail.

@@ -114,8 +114,8 @@ async fn restored_file_is_found_like_a_registered_one(db: Db) {
     let readers = [("org/a".to_owned(), false), ("org/b".to_owned(), true)];
     assert_eq!(db.readers_of(at(9)).await.unwrap(), readers);
     assert_eq!(db.unverified_claims(ANY_LEN, None, 9).await.unwrap(), [Claim { file: at(9), sha256: sha256(8) }]);
-    assert_eq!(db.find_dedup(chunk, Some("org".to_owned()), NOW).await.unwrap().unwrap().xorb, hash(1));
-    assert_eq!(db.find_dedup(chunk, Some("other".to_owned()), NOW).await.unwrap(), None);
+    assert_eq!(db.find_dedup(chunk, Some("org".to_owned()), NOW..=NOW).await.unwrap().unwrap().xorb, hash(1));
+    assert_eq!(db.find_dedup(chunk, Some("other".to_owned()), NOW..=NOW).await.unwrap(), None);
 }
 
 async fn restored_file_replaces_the_existing_one(db: Db) {

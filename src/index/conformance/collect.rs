@@ -98,7 +98,7 @@ async fn xorb_that_was_touched_in_time_or_leased_is_not_condemned(db: Db) {
     let mut new = registration("org/a", Vec::new(), &[1]);
     new.dedup.push((chunk, hash(1)));
     db.register(&new).await.unwrap();
-    let lease = |until| db.find_dedup(chunk, Some("org".to_owned()), until);
+    let lease = |until| db.find_dedup(chunk, Some("org".to_owned()), until..=until);
     assert!(lease(after(50)).await.unwrap().is_some());
     assert!(lease(after(30)).await.unwrap().is_some());
     assert_eq!(life(&db, 1).await.lease_until, after(50), "the longer lease counts");

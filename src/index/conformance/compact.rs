@@ -291,7 +291,7 @@ async fn dedup_response_names_the_new_xorb_after_the_last_switch(db: Db) {
     new.dedup = vec![(chunk(1), hash(1)), (chunk(5), hash(1))];
     db.register(&new).await.unwrap();
     let named = async |byte, owner: &str| {
-        let hit = db.find_dedup(chunk(byte), Some(owner.to_owned()), NOW).await.unwrap();
+        let hit = db.find_dedup(chunk(byte), Some(owner.to_owned()), NOW..=NOW).await.unwrap();
         hit.map(|hit| hit.xorb)
     };
     assert!(db.add_owners_and_dedup(hash(2), vec!["org".to_owned()], vec![chunk(1)], NOW).await.unwrap());

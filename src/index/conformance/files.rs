@@ -1,11 +1,14 @@
 //! The contract on files.
 
+use std::sync::Arc;
+
 use super::collect::after;
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::compression::Scheme;
 use crate::format::shard::{Sha256, Term};
 use crate::format::xorb::LayoutBuilder;
 use crate::format::{ByteRange, ChunkHash, ChunkRange, FileHash, XorbHash};
+use crate::index::files::MAX_DEDUP_CANDIDATE_COUNT;
 use crate::index::{
     Allowance, IndexErrorKind, NewFile, NewXorb, Reader, Registered, Registration, Ticket, XorbPart, XorbState,
 };
@@ -19,6 +22,7 @@ suite_in_steps! {
     deduplication_stays_within_its_domain
     dedup_names_other_xorbs_of_the_file_except_single_chunks
     a_hit_has_a_bounded_number_of_chunks_of_the_nearest_xorbs
+    hit_on_xorbs_with_long_leases_changes_no_lease
     contents_are_those_of_visible_xorbs_only
     parts_are_requested_chunks_of_visible_xorbs_to_their_end
     the_empty_file_can_be_registered
@@ -134,7 +138,7 @@ async fn deduplication_stays_within_its_domain(db: Db) {
     put(&db, NewXorb { owner: Some("other".to_owned()), ..xorb(2, 5) }).await;
     let chunk = ChunkHash::from_bytes([1; 32]);
     let lease = Timestamp::from_millis(NOW.as_millis() + 1000);
-    let find = |owner: Option<&str>| db.find_dedup(chunk, owner.map(str::to_owned), lease);
+    let find = |owner: Option<&str>| db.find_dedup(chunk, owner.map(str::to_owned), lease..=lease);
     assert_eq!(find(None).await.unwrap(), None);
 
     for (repo, byte) in [("org/a", 1), ("other/b", 2)] {
@@ -189,7 +193,7 @@ async fn dedup_names_other_xorbs_of_the_file_except_single_chunks(db: Db) {
     // Xorb 3 is not named because its hash would disclose the hash of its only chunk. Xorb 4 is not
     // named because no file references it together with xorb 1.
     for owner in [None, Some("org".to_owned())] {
-        let hit = db.find_dedup(chunk, owner, NOW).await.unwrap().unwrap();
+        let hit = db.find_dedup(chunk, owner, NOW..=NOW).await.unwrap().unwrap();
         assert_eq!((hit.xorb, hit.neighbours), (hash(1), vec![hash(2)]));
     }
 }
@@ -212,9 +216,61 @@ async fn a_hit_has_a_bounded_number_of_chunks_of_the_nearest_xorbs(db: Db) {
     new.dedup.push((chunk, hash(4)));
     db.register(&new).await.unwrap();
     for owner in [None, Some("org".to_owned())] {
-        let hit = db.find_dedup(chunk, owner, NOW).await.unwrap().unwrap();
+        let hit = db.find_dedup(chunk, owner, NOW..=NOW).await.unwrap().unwrap();
         assert_eq!((hit.xorb, hit.neighbours), (hash(4), vec![hash(3), hash(5), hash(6)]));
     }
+}
+
+async fn hit_on_xorbs_with_long_leases_changes_no_lease(db: Db) {
+    for byte in [1, 2] {
+        put(&db, xorb(byte, 3)).await;
+    }
+    let chunk = ChunkHash::from_bytes([1; 32]);
+    let mut new = registration("org/a", vec![file(9, &[term(1, 0, 1), term(2, 0, 1)])], &[1, 2]);
+    new.dedup.push((chunk, hash(1)));
+    db.register(&new).await.unwrap();
+    for (least, most, expected) in [(50, 80, 80), (40, 50, 80), (80, 120, 80), (81, 120, 120)] {
+        let hit = db.find_dedup(chunk, None, after(least)..=after(most)).await.unwrap().unwrap();
+        assert_eq!((hit.xorb, hit.neighbours), (hash(1), vec![hash(2)]));
+        let lives = db.xorb_lives(None, 10).await.unwrap();
+        assert_eq!(lives.len(), 2);
+        assert!(lives.iter().all(|life| life.lease_until == after(expected)), "{least}: {lives:?}");
+    }
+}
+
+#[tokio::test]
+async fn chunk_is_found_in_the_newest_xorbs_that_have_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
+    let db: Db = Arc::new(index.clone());
+    put(&db, xorb(1, 3)).await;
+    let chunk = ChunkHash::from_bytes([1; 32]);
+    let mut new = registration("org/a", Vec::new(), &[1]);
+    new.dedup.push((chunk, hash(1)));
+    db.register(&new).await.unwrap();
+    let find = || db.find_dedup(chunk, Some("org".to_owned()), NOW..=NOW);
+    // Xorbs without an owner that have the same chunk.
+    for (sql, count) in [
+        (
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?2) \
+             INSERT INTO xorbs (hash, state, since, ticket, serialized_len, raw_len, crc64, layout) \
+             SELECT CAST(printf('%032d', i) AS BLOB), 1, 0, 0, 9, 8, 7, layout FROM n, xorbs WHERE hash = ?1",
+            MAX_DEDUP_CANDIDATE_COUNT,
+        ),
+        (
+            "INSERT INTO dedup_chunks (chunk_hash, xorb_id) SELECT c.chunk_hash, xorbs.id FROM xorbs, dedup_chunks AS c \
+             WHERE c.xorb_id = (SELECT id FROM xorbs WHERE hash = ?1) AND xorbs.id <> c.xorb_id AND ?2 = 0",
+            0,
+        ),
+    ] {
+        let inserted = index.corrupt_row(sql, hash(1).as_bytes(), count).await.unwrap();
+        assert_eq!(inserted, u64::try_from(MAX_DEDUP_CANDIDATE_COUNT).unwrap());
+    }
+    assert_eq!(find().await.unwrap(), None);
+    let delete = "DELETE FROM dedup_chunks WHERE xorb_id = (SELECT max(id) FROM xorbs) AND ?1 IS NOT NULL AND ?2 = 0";
+    assert_eq!(index.corrupt_row(delete, &[], 0).await.unwrap(), 1);
+    assert_eq!(find().await.unwrap().unwrap().xorb, hash(1));
+    index.close().await;
 }
 
 async fn contents_are_those_of_visible_xorbs_only(db: Db) {

@@ -75,13 +75,13 @@ async fn damaged_xorb_is_marked_and_counts_as_absent_for_uploads(db: Db) {
     new.dedup = vec![(ChunkHash::from_bytes([1; 32]), hash(1))];
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);
     let chunk = ChunkHash::from_bytes([1; 32]);
-    assert!(db.find_dedup(chunk, None, NOW).await.unwrap().is_some());
+    assert!(db.find_dedup(chunk, None, NOW..=NOW).await.unwrap().is_some());
     mark(&db, 1).await;
 
     assert!(db.find_xorb(hash(1)).await.unwrap().unwrap().is_damaged);
     assert!(!db.find_xorb(hash(2)).await.unwrap().unwrap().is_damaged);
     assert!(!db.renew_xorb(hash(1), None, NOW).await.unwrap());
-    assert_eq!(db.find_dedup(chunk, None, NOW).await.unwrap(), None);
+    assert_eq!(db.find_dedup(chunk, None, NOW..=NOW).await.unwrap(), None);
     assert_eq!(db.register(&new).await.unwrap(), Registered::DamagedXorb(hash(1)));
     assert_eq!(db.stage_xorb(hash(1), Ticket::random(), NOW).await.unwrap(), Staging::Damaged);
     assert_eq!(db.health_sums().await.unwrap().damaged_count, 1);
@@ -92,7 +92,7 @@ async fn damaged_xorb_is_marked_and_counts_as_absent_for_uploads(db: Db) {
     let seen = db.find_health(hash(1)).await.unwrap().unwrap();
     assert!(db.mark_sound(seen, NOW).await.unwrap());
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
-    assert!(db.find_dedup(chunk, None, NOW).await.unwrap().is_some());
+    assert!(db.find_dedup(chunk, None, NOW..=NOW).await.unwrap().is_some());
 }
 
 async fn a_mark_hits_only_the_row_that_was_seen(db: Db) {

@@ -84,7 +84,7 @@ async fn outcome_tells_additions_to_known_files_from_none(db: Db) {
     // repository would be charged.
     new.dedup.push((ChunkHash::from_bytes([1; 32]), hash(1)));
     assert_eq!(db.register(&new).await.unwrap(), Registered::Known);
-    let found = db.find_dedup(ChunkHash::from_bytes([1; 32]), None, NOW).await.unwrap();
+    let found = db.find_dedup(ChunkHash::from_bytes([1; 32]), None, NOW..=NOW).await.unwrap();
     assert_eq!(found.map(|found| found.xorb), Some(hash(1)));
     new.files[0].sha256 = Some(sha256(1));
     assert_eq!(db.register(&new).await.unwrap(), Registered::Added);

@@ -126,7 +126,7 @@ async fn future_times_are_set_back_by_page_and_no_others(db: Db) {
     let chunk = crate::format::ChunkHash::from_bytes([5; 32]);
     new.dedup = vec![(chunk, hash(5))];
     assert_eq!(db.register(&new).await.unwrap(), Registered::New);
-    assert!(db.find_dedup(chunk, None, after(500)).await.unwrap().is_some());
+    assert!(db.find_dedup(chunk, None, after(500)..=after(500)).await.unwrap().is_some());
     db.record_collection(after(90)).await.unwrap();
 
     let found = FutureTimes { xorb_count: 4, has_collection: true, latest: Some(after(90)) };

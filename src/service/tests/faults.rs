@@ -8,7 +8,7 @@ mod register;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -450,7 +450,7 @@ impl FileIndex for FaultyIndex {
         &self,
         chunk: ChunkHash,
         domain: Option<String>,
-        lease_until: Timestamp,
+        lease_until: RangeInclusive<Timestamp>,
     ) -> BoxFuture<'_, Result<Option<DedupHit>, IndexError>> {
         self.faults
             .around("find_dedup", self.weakness.find_dedup(&self.inner, chunk, domain, lease_until), index_error)

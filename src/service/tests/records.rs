@@ -173,7 +173,7 @@ pub(super) async fn said(index: &SqliteIndex, chunks: &[u32]) -> Said {
         let mut told = Vec::new();
         for domain in [None, Some("org"), Some("other")] {
             let lease = super::Timestamp::from_millis(0);
-            let hit = index.find_dedup(hash, domain.map(str::to_owned), lease).await.unwrap();
+            let hit = index.find_dedup(hash, domain.map(str::to_owned), lease..=lease).await.unwrap();
             told.push(hit.is_some());
         }
         dedup.push(told);

@@ -56,7 +56,7 @@ async fn dedup_of_a_restored_file_is_as_before_for_its_owner_only() {
     copy.restore(&archive).await.unwrap();
     let (first, second) = (a.xorb().chunk_hashes()[2], a.xorb().chunk_hashes()[3]);
     let lease = Timestamp::from_millis(0);
-    let find = |chunk, domain: &str| copy.index.find_dedup(chunk, Some(domain.to_owned()), lease);
+    let find = |chunk, domain: &str| copy.index.find_dedup(chunk, Some(domain.to_owned()), lease..=lease);
     assert_eq!(find(first, "org").await.unwrap().unwrap().xorb, a.xorb().hash());
     assert_eq!(find(first, "other").await.unwrap(), None);
     assert_eq!(find(second, "org").await.unwrap().is_some(), second.is_dedup_eligible());

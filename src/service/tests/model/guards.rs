@@ -6,6 +6,7 @@
 //! effect, because another guard covers them. Such a guard is broken together with the covering
 //! one. If only the covering one is broken, the fault must not occur ([`COVERED`]).
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::record::Fault;
@@ -318,14 +319,15 @@ impl BrokenGuards {
         index: &SqliteIndex,
         chunk: ChunkHash,
         domain: Option<String>,
-        lease_until: Timestamp,
+        lease_until: RangeInclusive<Timestamp>,
     ) -> Result<Option<DedupHit>, IndexError> {
         let mut condemned = Vec::new();
         if self.lacks(Guard::DedupRevives) {
             let lives = index.xorb_lives(None, u32::MAX).await?;
             condemned.extend(lives.into_iter().filter(|life| life.state == XorbState::Condemned));
         }
-        let until = if self.lacks(Guard::DedupLeases) { Timestamp::from_millis(0) } else { lease_until };
+        let never = Timestamp::from_millis(0);
+        let until = if self.lacks(Guard::DedupLeases) { never..=never } else { lease_until };
         let hidden = self.hide_marks(index, Guard::DedupSparesDamaged).await?;
         let hit = index.find_dedup(chunk, domain, until).await?;
         self.show_marks(index, hidden).await?;

@@ -15,6 +15,7 @@ use axum::response::Response;
 use super::AppState;
 use super::audit::AuditContext;
 use super::error::{Code, Problem};
+use super::peer::PeerAddr;
 use crate::service::access::{
     Claims, MAX_ANCESTOR_COUNT, Reason, Refused, RepoScope, Scope, Token, TokenId, check_token,
 };
@@ -66,6 +67,12 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
+/// See [`PublicAddress::is_foreign_name`](super::origin::PublicAddress::is_foreign_name).
+fn is_foreign_name(state: &AppState, request: &Request) -> bool {
+    let peer = request.extensions().get::<PeerAddr>().map(|peer| peer.0.ip());
+    peer.is_some_and(|peer| state.shared.address.is_foreign_name(peer, request.headers(), request.uri()))
+}
+
 /// Authenticates: passes a request on if its token includes the scope `needed`. A token for a
 /// namespace or of a user is only for routes of the Hub, because a request to another route is
 /// about one repository that only its token names.
@@ -77,6 +84,11 @@ pub(super) async fn guard(
     let claims = match state.shared.auth {
         Auth::Off if state.shared.cors_origins.forbid(request.headers()) => {
             let detail = "The page of another site sent this request; cors_origins names the sites that may.";
+            return Err(Problem::new(Code::Forbidden, detail));
+        }
+        Auth::Off if is_foreign_name(&state, &request) => {
+            let detail = "The Host header has the name of another site. Use an address or localhost; a name needs \
+                public_url, and a proxy on this machine trusted_proxies.";
             return Err(Problem::new(Code::Forbidden, detail));
         }
         Auth::Off => Claims::UNRESTRICTED,

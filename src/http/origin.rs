@@ -55,6 +55,23 @@ impl PublicAddress {
         entries.map_while(|entry| entry.trim().parse().ok()).find(|address| !self.trusts(*address))
     }
 
+    /// Whether a request from this machine calls the server by a name that may be one of another
+    /// site. A page of `evil.example` can let that name resolve to 127.0.0.1. Then the browser takes
+    /// this server for the site of the page, and the page reads what the server sends.
+    ///
+    /// Addresses, `localhost` and names without a dot cannot be such names, and the name in the
+    /// configured URL is not. A trusted proxy passes on any name.
+    pub(super) fn is_foreign_name(&self, peer: IpAddr, headers: &HeaderMap, uri: &Uri) -> bool {
+        let host = |text: &str| text.parse::<Authority>().ok().map(|authority| authority.host().to_ascii_lowercase());
+        let asked = uri.authority().map(Authority::as_str).or_else(|| headers.get(HOST)?.to_str().ok()).and_then(host);
+        let Some(asked) = asked else { return false };
+        let own =
+            self.url.as_deref().and_then(|url| url.parse::<Uri>().ok()).and_then(|url| host(url.authority()?.as_str()));
+        let name = asked.trim_end_matches('.');
+        let is_local = name.starts_with('[') || name.parse::<IpAddr>().is_ok() || name.ends_with(".localhost");
+        peer.to_canonical().is_loopback() && !self.trusts(peer) && name.contains('.') && !is_local && own != Some(asked)
+    }
+
     /// The base URL for the sender of a request with these headers and this target.
     fn of(&self, peer: Option<IpAddr>, headers: &HeaderMap, uri: &Uri) -> String {
         if let Some(url) = &self.url {
@@ -192,6 +209,34 @@ mod tests {
         assert!(!is_accepted(Version::HTTP_11, &["zorb", "zorb"]));
         assert!(is_accepted(Version::HTTP_10, &[]));
         assert!(!is_accepted(Version::HTTP_10, &["a", "b"]));
+    }
+
+    #[test]
+    fn name_of_another_site_is_foreign_only_from_this_machine() {
+        let is_foreign = |address: &PublicAddress, peer: &str, name: &str| {
+            let headers = HeaderMap::from_iter([(HOST, name.parse().unwrap())]);
+            let by_header = address.is_foreign_name(peer.parse().unwrap(), &headers, &Uri::from_static("/v1/x"));
+            // HTTP/2 has the name in the target.
+            let uri = format!("http://{name}/v1/x").parse().unwrap();
+            assert_eq!(address.is_foreign_name(peer.parse().unwrap(), &HeaderMap::new(), &uri), by_header, "{name}");
+            by_header
+        };
+        let address = address(Some("https://Models.example/cas"), &["127.0.0.2/32"]);
+        for name in ["evil.example", "EVIL.example.:8080", "127.0.0.1.evil.example", "localhost.evil.example:80"] {
+            for (peer, expected) in [
+                ("127.0.0.1", true),
+                ("::1", true),
+                ("::ffff:127.0.0.1", true),
+                ("127.0.0.2", false),
+                ("10.0.0.1", false),
+            ] {
+                assert_eq!(is_foreign(&address, peer, name), expected, "{name} from {peer}");
+            }
+        }
+        for name in ["127.0.0.1:8080", "[::1]:8080", "localhost:1", "a.localhost", "zorb", "models.example:443"] {
+            assert!(!is_foreign(&address, "127.0.0.1", name), "{name}");
+        }
+        assert!(!address.is_foreign_name("127.0.0.1".parse().unwrap(), &HeaderMap::new(), &Uri::from_static("/")));
     }
 
     #[test]

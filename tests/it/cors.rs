@@ -67,6 +67,22 @@ async fn other_origins_get_no_cors_headers() {
     }
 }
 
+/// To a browser this server is then the site of the page.
+#[tokio::test]
+async fn names_of_other_sites_read_nothing_without_tokens() {
+    let server = sharing();
+    let client = server.client();
+    let xorb = Xorb::mixed(&mut rng(), 3);
+    assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
+    let read = |host: &str| Response::of(client.request(Method::GET, &xorb.path()).header("host", host));
+    for host in ["evil.example", "evil.example:3001"] {
+        read(host).await.problem(403, "forbidden");
+    }
+    for host in ["localhost", "127.0.0.1:3001"] {
+        assert_eq!(read(host).await.status, 200, "{host}");
+    }
+}
+
 /// A browser sends a request like these without a preflight.
 #[tokio::test]
 async fn pages_of_other_sites_change_nothing_without_tokens() {

@@ -155,7 +155,7 @@ pub struct Server {
     branch_locks: Arc<hub::BranchLocks>,
     /// Hub repositories whose claims are being removed.
     deleting: Arc<hub::Deleting>,
-    /// Hub repositories with files that sweeps will remove.
+    /// Hub repositories with files that sweeps will remove, and what was swept.
     unneeded: Arc<hub::Unneeded>,
 }
 

@@ -9,9 +9,8 @@
 //! Each change of a repository is in the registration log before its transaction
 //! (`registration_log::hub`).
 //!
-//! What no branch or tag needs any more is deleted after a week ([`sweep`]). What it does not do:
-//! files that were uploaded and never committed are kept until their repository is deleted
-//! ([`delete`]).
+//! What no branch or tag needs is deleted after a week, also files that were uploaded and never
+//! committed ([`sweep`]).
 
 mod advance;
 mod card;

@@ -1,10 +1,10 @@
-//! Deletes what no branch or tag of a repository needs any more: after a squash, or when a branch
-//! was deleted.
+//! Deletes what no branch or tag of a repository needs: after a squash, when a branch was deleted,
+//! or when a client has registered files and never committed them.
 //!
-//! A sweep lists the commits that no branch or tag needs, and the files that only they have. What
-//! was listed a week ago it deletes: commits, each before its parent, then directories and files,
-//! and with the last file of the same contents the claim of the repository to them. The xorbs are
-//! then garbage like all others.
+//! A sweep lists the commits that no branch or tag needs, and the files that only they or no commit
+//! has. What was listed a week ago it deletes: commits, each before its parent, then directories and
+//! files, and with the last file of the same contents the claim of the repository to them. The xorbs
+//! are then garbage like all others.
 //!
 //! So at any moment, also after a crash, a commit that exists has its history and all of its files.
 //! If something is missing that a branch or tag needs, nothing of the repository is deleted.
@@ -19,9 +19,6 @@
 //!
 //! What it does not do:
 //!
-//! * Claims stay to files that are in no commit and in no list: that were never committed, that
-//!   were registered again after their last commit was deleted, or whose large file has got other
-//!   contents since.
 //! * Claims of `*` stay, which uploads without authentication have.
 //! * A rebuild of the index brings deleted commits back, without the files that only they had. So
 //!   does a restore of a backup that was made during a sweep. Later sweeps delete them again.
@@ -29,11 +26,13 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use tokio::task::coop::consume_budget;
+
 use super::HubError;
 use super::history::{History, Marks, PAGE_COUNT};
 use crate::format::FileHash;
 use crate::git::ObjectId;
-use crate::index::{HubObject, HubRepo};
+use crate::index::{HubObject, HubRepo, Reader};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
 use crate::service::gc::Pace;
@@ -117,13 +116,15 @@ impl Server {
         let (index, began) = (&self.store.index, self.store.clock.now());
         let lock = self.lock_hub_repo(&repo.storage_name).await?;
         let Some(generations) = index.hub_generations(repo.id).await? else { return Ok(Swept::default()) };
+        let usage = index.repo_usage(repo.storage_name.clone()).await?;
         let has_listed = async || {
             Ok::<_, HubError>(
                 !index.list_unneeded_commits(repo.id, None, 1).await?.is_empty()
                     || !index.list_unneeded_files(repo.id, None, 1).await?.is_empty(),
             )
         };
-        if generations.current == generations.swept && !has_listed().await? {
+        let is_unchanged = generations.current == generations.swept && self.unneeded.was_swept_with(repo, usage);
+        if is_unchanged && !has_listed().await? {
             index.set_hub_repo_swept(repo.id, began, generations.current).await?;
             self.unneeded.forget(&repo.storage_name);
             return Ok(Swept::default());
@@ -134,6 +135,7 @@ impl Server {
         let mut sweep = Sweep { server: self, repo, pace, history, marks: Marks::default(), swept: Swept::default() };
         if sweep.run().await? {
             index.set_hub_repo_swept(repo.id, began, generation).await?;
+            self.unneeded.set_swept(repo, usage);
         }
         Ok(sweep.swept)
     }
@@ -201,8 +203,25 @@ impl Sweep<'_> {
         let unlisted = self.marks.unneeded_files().filter(|file| !listed.contains_key(file));
         let ahead = listed.iter().filter(|(_, since)| **since > now).map(|(file, _)| *file);
         self.add_files(unlisted.chain(ahead).collect()).await?;
+        self.list_uncommitted(&listed).await?;
         let old = listed.into_iter().filter(|(_, since)| is_old(*since, now)).map(|(file, _)| file);
         Ok(old.collect())
+    }
+
+    /// Lists the claims to files that no commit has, as far as they are not listed. If one of them
+    /// was registered a moment ago, its week begins now all the same.
+    async fn list_uncommitted(&self, listed: &HashMap<FileHash, Timestamp>) -> Result<(), HubError> {
+        let (index, mut after) = (&self.server.store.index, None);
+        loop {
+            let reader = Reader::Repo(self.repo.storage_name.clone());
+            let page = index.files_after(reader, after, PAGE_COUNT).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.hash);
+            let files = page.into_iter().map(|file| file.hash);
+            let new = files.filter(|file| !self.marks.has_file(file) && !listed.contains_key(file));
+            self.add_files(new.collect()).await?;
+            consume_budget().await;
+        }
     }
 
     /// Lists these files as unneeded, each once.

@@ -8,17 +8,38 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::OpenRepo;
 use crate::format::FileHash;
-use crate::index::HubRepo;
+use crate::index::{HubRepo, Usage};
 use crate::service::permits::PATIENCE;
 use crate::service::store_locks::FileChange;
 use crate::service::{Server, StoreError};
 
-/// The repositories with unneeded files: their numbers by their storage names. In memory, so that
-/// registrations for others have nothing to look up. With several servers they are looked up.
+/// What sweeps of this process remember between two of them.
 #[derive(Debug, Default)]
-pub(in crate::service) struct Unneeded(Mutex<HashMap<String, i64>>);
+pub(in crate::service) struct Unneeded {
+    /// The repositories with unneeded files: their numbers by their storage names. In memory, so
+    /// that registrations for others have nothing to look up. With several servers they are looked
+    /// up.
+    repos: Mutex<HashMap<String, i64>>,
+    /// What each repository used when its last complete sweep of this process began, by its number.
+    swept: Mutex<HashMap<i64, Usage>>,
+}
 
 impl Unneeded {
+    /// Whether a repository uses what it did when its last complete sweep began. Then nothing was
+    /// registered for it since then, unless as much was removed.
+    pub(super) fn was_swept_with(&self, repo: &HubRepo, usage: Usage) -> bool {
+        self.swept().get(&repo.id) == Some(&usage)
+    }
+
+    /// Notes a complete sweep, and what the repository used when it began.
+    pub(super) fn set_swept(&self, repo: &HubRepo, usage: Usage) {
+        self.swept().insert(repo.id, usage);
+    }
+
+    fn swept(&self) -> MutexGuard<'_, HashMap<i64, Usage>> {
+        self.swept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes that a repository has some, before the first one is listed.
     pub(super) fn insert(&self, repo: &HubRepo) {
         self.repos().insert(repo.storage_name.clone(), repo.id);
@@ -30,7 +51,7 @@ impl Unneeded {
     }
 
     fn repos(&self) -> MutexGuard<'_, HashMap<String, i64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.repos.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

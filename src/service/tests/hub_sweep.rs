@@ -246,13 +246,56 @@ async fn file_that_is_registered_again_stays_for_its_commit() {
     };
     assert_eq!(found().await, [true; 4]);
     pass(&setup, &server, 1).await;
-    assert_eq!(found().await, [true, true, false, true]);
+    assert_eq!(found().await, [true, true, false, false]);
     // No commit has these files by now, but a week has begun again for each.
     pass(&setup, &server, 6).await;
     commit(&server, "repo", vec![put_large("a.bin", texts[0]), put_large("b.bin", texts[1])]).await.unwrap();
     let expected = seen(&server).await;
     pass(&setup, &server, 20).await;
-    assert_eq!((found().await, seen(&server).await), (vec![true, true, false, true], expected));
+    assert_eq!((found().await, seen(&server).await), (vec![true, true, false, false], expected));
+}
+
+/// Nothing else of the repository changes.
+#[tokio::test]
+async fn upload_without_a_commit_is_removed_after_a_week() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    for repo in ["repo", "other"] {
+        create(&server, repo).await.unwrap();
+        commit(&server, repo, vec![put("a.txt")]).await.unwrap();
+    }
+    sweep(&server).await;
+    for repo in ["repo", "other"] {
+        for text in ["one", "two", "three", "four"] {
+            upload(&server, repo, text).await;
+        }
+    }
+    let expected = seen(&server).await;
+    // The first sweep after the upload finds it, so it stays for eight days.
+    pass(&setup, &server, 7).await;
+    commit(&server, "other", vec![put_large("1.bin", "one"), put_large("2.bin", "two")]).await.unwrap();
+    commit(&server, "other", vec![delete("2.bin")]).await.unwrap();
+    upload(&server, "other", "three").await;
+    let found = async |repo| {
+        let mut found = Vec::new();
+        for text in ["one", "two", "three", "four"] {
+            found.push(file_of(&setup, repo, text).await.is_some());
+        }
+        found
+    };
+    assert_eq!(found("repo").await, [true; 4]);
+    pass(&setup, &server, 1).await;
+    assert_eq!((found("repo").await, found("other").await), (vec![false; 4], vec![true, true, true, false]));
+    assert_eq!(
+        (seen(&server).await["repo"].clone(), server.store.metrics.hub.swept_files.get()),
+        (expected["repo"].clone(), 5)
+    );
+    // Each of the others has a commit, or a week since its registration.
+    pass(&setup, &server, 6).await;
+    assert_eq!(found("other").await, [true, true, true, false]);
+    pass(&setup, &server, 9).await;
+    assert_eq!(found("other").await, [true, true, false, false]);
+    assert_eq!(server.store.metrics.hub.sweep_failures.get(), 0);
 }
 
 /// The lists are empty after the sweep, and a repository without a change is not read again.

@@ -8,6 +8,7 @@ use thiserror::Error;
 use tokio::time::timeout;
 
 use super::connect::{self, LongestWrite, check_primary, options, pool_options};
+use super::session::try_lock_servers;
 use super::{PostgresIndex, map};
 use crate::index::error::{IndexError, IndexErrorKind};
 use crate::index::migrate::{self, POSTGRES};
@@ -34,6 +35,11 @@ struct NoSchema;
 #[derive(Debug, Error)]
 #[error("no response within {} s", CONNECT_TIMEOUT.as_secs())]
 struct Silent;
+
+/// Servers would meet a schema that they do not know.
+#[derive(Debug, Error)]
+#[error("the schema must change, and servers of this store are running: stop all of them, and repeat this command")]
+struct ServersRun;
 
 /// A server that acknowledges commits before they are durable.
 #[derive(Debug, Error)]
@@ -68,23 +74,29 @@ impl PostgresIndex {
     }
 
     /// Creates the schema, or brings it to the version of this program. Several processes may do
-    /// this at once.
+    /// this at once. No server starts while an existing schema changes.
     ///
     /// # Errors
     ///
-    /// As with [`PostgresIndex::open`]. An older schema is no error here.
+    /// As with [`PostgresIndex::open`]. An older schema is an error only if a server is running.
     pub async fn migrate(url: &str) -> Result<(), IndexError> {
         let op = "bring the schema up to date";
         let options = options(op, url)?;
-        let connection = first(op, &options).await?;
-        // It has shown that the server can be reached, so it does not matter how it ends.
-        let _ = connection.close().await;
+        let mut connection = first(op, &options).await?;
+        let found = version(&mut connection).await.map_err(|error| map(op, error))?;
+        let is_older =
+            migrate::compare(op, POSTGRES, found, MIGRATE).is_err_and(|error| error.kind == IndexErrorKind::Older);
+        if found > 0 && is_older && !try_lock_servers(&mut connection).await.map_err(|error| map(op, error))? {
+            return Err(IndexError { op, kind: IndexErrorKind::Other, source: Box::new(ServersRun) });
+        }
         let pool = pool_options(1).connect_with(options).await.map_err(|error| map(op, error))?;
         let migrated = match migrate::migrator(POSTGRES).run(&pool).await {
             Ok(()) => Ok(()),
             Err(error) => Err(migrate::failure(op, POSTGRES, error, found_version(&pool).await.ok(), map)),
         };
         pool.close().await;
+        // It has had the lock of servers until now. The schema is what it is, however it ends.
+        let _ = connection.close().await;
         migrated
     }
 

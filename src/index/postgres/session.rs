@@ -277,6 +277,12 @@ async fn check_clock(op: &'static str, connection: &mut PgConnection, clock: &dy
     Ok(())
 }
 
+/// Takes the lock of servers alone, for as long as the connection lives; `false` if another process
+/// has it.
+pub(super) async fn try_lock_servers(connection: &mut PgConnection) -> sqlx::Result<bool> {
+    try_lock(connection, SERVER_LOCK).await
+}
+
 async fn try_lock(connection: &mut PgConnection, lock: i64) -> sqlx::Result<bool> {
     query_scalar("SELECT pg_try_advisory_lock($1)").bind(lock).fetch_one(connection).await
 }

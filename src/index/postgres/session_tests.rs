@@ -67,6 +67,24 @@ async fn soon_gets(process: &Process, keys: StoreLockKeys) {
 }
 
 #[tokio::test]
+async fn schema_changes_only_while_no_server_runs() {
+    let url = migrated().await;
+    let server = Process::start(&url).await;
+    // Nothing is to be done, so servers may run.
+    PostgresIndex::migrate(&url).await.unwrap();
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    for sql in ["ALTER TABLE store DROP COLUMN history", "DELETE FROM _sqlx_migrations WHERE version = 8"] {
+        query(sql).execute(&mut connection).await.unwrap();
+    }
+    let error = PostgresIndex::migrate(&url).await.unwrap_err();
+    assert!(chain(&error).contains("servers of this store are running: stop all of them"), "{}", chain(&error));
+    assert_eq!(PostgresIndex::open(&url).await.unwrap_err().kind, IndexErrorKind::Older);
+    server.cut_off(&url).await;
+    PostgresIndex::migrate(&url).await.unwrap();
+    Process::start(&url).await.cut_off(&url).await;
+}
+
+#[tokio::test]
 async fn registrations_share_the_locks_of_files_and_changes_do_not() {
     let url = migrated().await;
     let (one, other) = (Process::start(&url).await, Process::start(&url).await);

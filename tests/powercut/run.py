@@ -4,8 +4,8 @@
 
 records what a real server does to its files while real clients upload and register (`strace`, see syscalls.py), and when it
 responses. Then it makes the states in which a power cut at any moment could have left the disk (see disk.py), starts a server
-on each, and compares: what was acknowledged before the cut reads back equal, everything else is whole or not there, nothing
-stray is left, and all of it can be sent again. Some of the states are recorded from in turn: a power cut after a power cut.
+on each, and compares: what was acknowledged before the cut reads back equal (xorbs, files, commits of Hub repositories with
+all that they have), everything else is whole or not there, nothing stray is left, and all of it can be sent again. Some of the states are recorded from in turn: a power cut after a power cut.
 
 Then the same with syncs that are taken for nothing, each kind in turn. That must be found, or these checks are worth nothing.
 
@@ -324,9 +324,13 @@ def check(binary, root, lines, may_be, rng):
 
 def compare_with_promises(server, root, requests, may_be, rng):
     """Everything acknowledged is so, everything there is whole, and nothing else is there."""
-    client, extra, there = Client(server), 0, set()
+    client, extra, there, repos = Client(server), 0, set(), {}
     for request in {request.hash: request for request in requests}.values():
         promise = may_be.get(request.hash, {False})
+        if request.repo:
+            repos.setdefault(request.repo, []).append((request, promise))
+            extra += len(promise) == 2
+            continue
         if not request.is_xorb and promise == {True} and rng.random() < 0.5:
             # A plan costs as much as the data; half of the files tell as much as all.
             continue
@@ -339,15 +343,35 @@ def compare_with_promises(server, root, requests, may_be, rng):
         if read is not None and request.is_xorb:
             there.add(request.hash)
         extra += len(promise) == 2
-    status, body = client.list_xorbs()
-    if status != 200 or {xorb["hash"] for xorb in json.loads(body)["xorbs"]} != there:
-        raise Failure(f"the list of xorbs is not what there is: {status}")
+    for repo, promises in repos.items():
+        compare_repo(client, repo, promises)
+    listed = {xorb["hash"] for xorb in client.read_json("/v1/xorbs?limit=1000")["xorbs"]}
+    # The server makes a xorb of each commit, with the files that are new, and publishes it before the commit.
+    made_count = sum(promise != {False} for promises in repos.values() for _, promise in promises)
+    if not there <= listed or len(listed - there) > made_count:
+        raise Failure(f"the list of xorbs is not what there is: {len(listed - there)} more, {len(there - listed)} less")
     stray = [str(path) for path in (root / "data" / "tmp").iterdir()]
     # One blob of each xorb: its name is the hash and an incarnation.
     blobs = sorted(path.name.partition(".")[0] for path in (root / "data" / "xorbs").glob("*/*"))
-    if stray or blobs != sorted(there):
-        raise Failure(f"strays: {stray}, {blobs} instead of {sorted(there)}")
+    if stray or blobs != sorted(listed):
+        raise Failure(f"strays: {stray}, {blobs} instead of {sorted(listed)}")
     return extra
+
+
+def compare_repo(client, repo, promises):
+    """Every acknowledged commit is in the history, any other one is there with all of its files or with none."""
+    read = client.read_repo(repo)
+    titles, files = read or ([], {})
+    is_there = {"": read is not None} | dict.fromkeys(titles, True)
+    for request, promise in promises:
+        if is_there.get(request.title, False) not in promise:
+            raise Failure(f"{request.title or 'the repository'} of {repo}, against what was acknowledged: {titles}")
+    expected = {}
+    for request, _ in promises:
+        if request.title in titles:
+            expected |= request.data
+    if len(set(titles)) != len(titles) or files != expected:
+        raise Failure(f"{repo} has {titles} and {sorted(files)}, or other bytes in them")
 
 
 def say(text):

@@ -1,5 +1,6 @@
 """Requests that a real client makes, kept so that they can be made again, and what must be true after them."""
 
+import base64
 import http.client
 import http.server
 import json
@@ -15,6 +16,9 @@ KIB = 1 << 10
 # Enough for the log of the index to be folded into it while the server runs (at 1000 pages), and not only at its end.
 LINE_COUNT = 30
 
+# Lines of changes of a repository of the Hub, each of its own, and commits of each.
+REPO_COUNT, COMMIT_COUNT = 5, 8
+
 
 @dataclass
 class Request:
@@ -29,6 +33,13 @@ class Request:
     is_xorb: bool
     # Whether that is there then, or not any more.
     is_there: bool = True
+    # For a change of a Hub repository, its name: `hash` is then the title of the change, empty for the creation, after the
+    # name; and `data` has the files of a commit by their paths. No two commits have the same path.
+    repo: str | None = None
+
+    @property
+    def title(self):
+        return self.hash.removeprefix(f"{self.repo} ")
 
 
 class Server:
@@ -109,7 +120,28 @@ def collect(binary, directory, rng):
     finally:
         server.end(9)
     vary(lines, rng)
+    for number in range(REPO_COUNT):
+        lines.insert(rng.randrange(len(lines) + 1), repo_line(f"me/r{number}", rng))
     return lines
+
+
+def repo_line(repo, rng):
+    """The creation of a repository, and commits of small files, whose xorbs the server makes."""
+    about = {"type": "model", "organization": "me", "name": repo.removeprefix("me/")}
+    line = [Request("POST", "/api/repos/create", json.dumps(about).encode(), f"{repo} ", {}, False, repo=repo)]
+    for number in range(COMMIT_COUNT):
+        title = f"commit {number}"
+        files = {
+            f"{number}.txt": rng.randbytes(rng.choice([1, 500, 30 * KIB])),
+            f"d{number % 3}/{number}.txt": rng.randbytes(50),
+        }
+        lines = [{"key": "header", "value": {"summary": title, "description": ""}}]
+        for path, data in files.items():
+            value = {"path": path, "encoding": "base64", "content": base64.b64encode(data).decode()}
+            lines.append({"key": "file", "value": value})
+        body = "\n".join(map(json.dumps, lines)).encode()
+        line.append(Request("POST", f"/api/models/{repo}/commit/main", body, f"{repo} {title}", files, False, repo=repo))
+    return line
 
 
 def vary(lines, rng):
@@ -204,13 +236,16 @@ class Client:
             status, body = self.send(request, name)
         except ERRORS:
             return False
-        # What is to be removed may have been removed before.
-        if status not in (200, 201) and (request.is_there or status != 404):
+        # What is to be removed may have been removed before, and a repository created.
+        is_done = status == 404 and not request.is_there or status == 409 and request.repo and not request.title
+        if status not in (200, 201) and not is_done:
             raise Failure(f"{request.method} {request.path}: {status} {body[:300]!r}")
         return True
 
     def send(self, request, name):
         named = {"X-Request-Id": name}
+        if request.repo:
+            named["Content-Type"] = "application/x-ndjson" if request.title else "application/json"
         if request.method != "GRANT":
             return ask(self.connection, request.method, request.path, request.body, named)
         # Only the response to the commit says that the xorb is stored.
@@ -257,8 +292,25 @@ class Client:
             raise Failure(f"xorb {xorb}: {status} {body[:300]!r}")
         return body if status == 200 else None
 
-    def list_xorbs(self):
-        return ask(self.connection, "GET", "/v1/xorbs?limit=1000")
+    def read_repo(self, repo):
+        """The titles of the commits of a Hub repository, and the files of its head; None where there is no such repository."""
+        status, body = ask(self.connection, "GET", f"/api/models/{repo}")
+        if status in (401, 404):
+            return None
+        history = self.read_json(f"/api/models/{repo}/commits/main?limit=1000")
+        files = {}
+        for entry in self.read_json(f"/api/models/{repo}/tree/main?recursive=true&limit=1000"):
+            if entry["type"] == "file" and entry["path"] != ".gitattributes":
+                status, files[entry["path"]] = ask(self.connection, "GET", f"/{repo}/resolve/main/{entry['path']}")
+                if status != 200:
+                    raise Failure(f"{entry['path']} of {repo}: {status}")
+        return [commit["title"] for commit in history], files
+
+    def read_json(self, path):
+        status, body = ask(self.connection, "GET", path)
+        if status != 200:
+            raise Failure(f"GET {path}: {status} {body[:300]!r}")
+        return json.loads(body)
 
 
 def decode(data):

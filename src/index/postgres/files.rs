@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use sqlx::query;
 
 use super::rows::row;
-use super::tx::Tx;
+use super::tx::{Query, Tx};
 use super::{PostgresIndex, millis};
 use crate::format::shard::Term;
 use crate::format::{ByteRange, ChunkHash, FileHash, XorbHash};
@@ -105,18 +105,21 @@ impl FileIndex for PostgresIndex {
                 xorb: found.hash,
                 neighbours: near.into_values().map(|xorb| xorb.hash).collect(),
             };
-            // Most queries find nothing, or what others have found a short time ago. They need no
-            // writing connection.
+            // Most queries find nothing, with one statement.
+            let Some(chosen) = self.read(op).find::<Mentioned>(asked.choose()).await? else { return Ok(None) };
+            // The others mostly find what somebody has found a short time ago, and write nothing.
+            // The chosen xorb may have been deleted in the meantime. Then the client uploads the
+            // chunk.
             let mut held = self.reading(op).await?;
-            let Some((chosen, near)) = asked.choose(&mut held.snapshot().await?).await? else { return Ok(None) };
-            if near.values().chain([&chosen]).all(|xorb| xorb.is_leased) {
-                return Ok(Some(hit((chosen, near))));
-            }
+            let found = asked.describe(&mut held.snapshot().await?, chosen.hash).await?;
             drop(held);
+            let Some((found, near)) = found else { return Ok(None) };
+            if near.values().chain([&found]).all(|xorb| xorb.is_leased) {
+                return Ok(Some(hit((found, near))));
+            }
             let mut held = self.writing(op).await?;
             let mut tx = held.begin().await?;
-            // It may have been deleted in the meantime. Then the client uploads the chunk.
-            let Some((found, near)) = asked.again(&mut tx, chosen.hash).await? else { return Ok(None) };
+            let Some((found, near)) = asked.describe(&mut tx, chosen.hash).await? else { return Ok(None) };
             let unleased = near.values().chain([&found]).filter(|xorb| !xorb.is_leased).map(|xorb| xorb.id);
             let unleased: Vec<i64> = unleased.collect();
             // In one statement: meanwhile no other server can write.
@@ -142,16 +145,14 @@ type Found = (Mentioned, BTreeMap<i64, Mentioned>);
 
 impl Asked<'_> {
     /// Chooses a xorb with the chunk.
-    async fn choose(&self, tx: &mut Tx<'_>) -> Result<Option<Found>, IndexError> {
+    fn choose(&self) -> Query<'_> {
         let find = query(FIND_DEDUP).bind(self.chunk.as_bytes().as_slice()).bind(self.owner);
-        let find = find.bind(millis(self.leased)).bind(MAX_DEDUP_CANDIDATE_COUNT);
-        let Some(found) = tx.find::<Mentioned>(find).await? else { return Ok(None) };
-        let near = self.neighbours(tx, &found).await?;
-        Ok(Some((found, near)))
+        find.bind(millis(self.leased)).bind(MAX_DEDUP_CANDIDATE_COUNT)
     }
 
-    /// Finds the chosen xorb again, whose cost does not depend on how many xorbs have the chunk.
-    async fn again(&self, tx: &mut Tx<'_>, chosen: XorbHash) -> Result<Option<Found>, IndexError> {
+    /// The chosen xorb, and its neighbours. The cost does not depend on how many xorbs have the
+    /// chunk.
+    async fn describe(&self, tx: &mut Tx<'_>, chosen: XorbHash) -> Result<Option<Found>, IndexError> {
         let find = query(FIND_AGAIN).bind(chosen.as_bytes().as_slice()).bind(self.owner).bind(millis(self.leased));
         let Some(found) = tx.find::<Mentioned>(find).await? else { return Ok(None) };
         let near = self.neighbours(tx, &found).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection, PgPool, Row};
 use thiserror::Error;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::connect::{self, LongestWrite, check_primary, options, pool_options};
 use super::session::try_lock_servers;
@@ -36,9 +36,16 @@ struct NoSchema;
 #[error("no response within {} s", CONNECT_TIMEOUT.as_secs())]
 struct Silent;
 
+/// How often, and after which pause each, a migration looks whether the last server has ended.
+const SERVER_TRY_COUNT: u32 = 20;
+const SERVER_PAUSE: Duration = Duration::from_millis(100);
+
 /// Servers would meet a schema that they do not know.
 #[derive(Debug, Error)]
-#[error("the schema must change, and servers of this store are running: stop all of them, and repeat this command")]
+#[error(
+    "the schema must change, and servers of this store or another migration are running: stop all servers, and repeat \
+     this command"
+)]
 struct ServersRun;
 
 /// A server that acknowledges commits before they are durable.
@@ -73,22 +80,19 @@ impl PostgresIndex {
         })
     }
 
-    /// Creates the schema, or brings it to the version of this program. Several processes may do
-    /// this at once. No server starts while an existing schema changes.
+    /// Creates the schema, or brings it to the version of this program. Several processes may
+    /// create it at once. No server of a bucket runs while an existing schema changes. Servers with
+    /// a data directory have no session here, so they are not noticed.
     ///
     /// # Errors
     ///
-    /// As with [`PostgresIndex::open`]. An older schema is an error only if a server is running.
+    /// As with [`PostgresIndex::open`]. An older schema is an error only if a server is running, or
+    /// another process changes it.
     pub async fn migrate(url: &str) -> Result<(), IndexError> {
         let op = "bring the schema up to date";
         let options = options(op, url)?;
         let mut connection = first(op, &options).await?;
-        let found = version(&mut connection).await.map_err(|error| map(op, error))?;
-        let is_older =
-            migrate::compare(op, POSTGRES, found, MIGRATE).is_err_and(|error| error.kind == IndexErrorKind::Older);
-        if found > 0 && is_older && !try_lock_servers(&mut connection).await.map_err(|error| map(op, error))? {
-            return Err(IndexError { op, kind: IndexErrorKind::Other, source: Box::new(ServersRun) });
-        }
+        lock_out_servers(op, &mut connection).await?;
         let pool = pool_options(1).connect_with(options).await.map_err(|error| map(op, error))?;
         let migrated = match migrate::migrator(POSTGRES).run(&pool).await {
             Ok(()) => Ok(()),
@@ -124,6 +128,20 @@ pub(super) async fn first(op: &'static str, options: &PgConnectOptions) -> Resul
     let mut connection = connected.map_err(silent)?.map_err(|error| map(op, error))?;
     check_primary(&mut connection).await.map_err(|error| map(op, error))?;
     Ok(connection)
+}
+
+/// Takes the lock of servers for as long as the connection lives, if there is a schema to change.
+async fn lock_out_servers(op: &'static str, connection: &mut PgConnection) -> Result<(), IndexError> {
+    for _ in 0..SERVER_TRY_COUNT {
+        let found = version(connection).await.map_err(|error| map(op, error))?;
+        let compared = migrate::compare(op, POSTGRES, found, MIGRATE);
+        let is_older = compared.is_err_and(|error| error.kind == IndexErrorKind::Older);
+        if found == 0 || !is_older || try_lock_servers(connection).await.map_err(|error| map(op, error))? {
+            return Ok(());
+        }
+        sleep(SERVER_PAUSE).await;
+    }
+    Err(IndexError { op, kind: IndexErrorKind::Other, source: Box::new(ServersRun) })
 }
 
 /// Checks that the database has the schema of this program and durable commits. Changes nothing.

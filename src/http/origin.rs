@@ -15,6 +15,10 @@ use super::AppState;
 use super::error::{Code, Problem};
 use super::peer::PeerAddr;
 
+/// Names that end like this belong to a machine or to a network: no one can register them. The last
+/// two are of Docker, Kubernetes and clouds.
+const LOCAL_SUFFIXES: [&str; 7] = [".localhost", ".local", ".localdomain", ".lan", ".home.arpa", ".internal", ".svc"];
+
 /// The settings for the base URL.
 #[derive(Clone, Debug, Default)]
 pub struct PublicAddress {
@@ -55,12 +59,13 @@ impl PublicAddress {
         entries.map_while(|entry| entry.trim().parse().ok()).find(|address| !self.trusts(*address))
     }
 
-    /// Whether a request from this machine calls the server by a name that may be one of another
-    /// site. A page of `evil.example` can let that name resolve to 127.0.0.1. Then the browser takes
-    /// this server for the site of the page, and the page reads what the server sends.
+    /// Whether a request calls the server by a name that may be one of another site. A page of
+    /// `evil.example` can let that name resolve to 127.0.0.1, or to another address that only this
+    /// network reaches. Then the browser takes this server for the site of the page, and the page
+    /// reads what the server sends.
     ///
-    /// Addresses, `localhost` and names without a dot cannot be such names, and the name in the
-    /// configured URL is not. A trusted proxy passes on any name.
+    /// Addresses, names without a dot and those that end like [`LOCAL_SUFFIXES`] cannot be such
+    /// names, and the name in the configured URL is not. A trusted proxy passes on any name.
     pub(super) fn is_foreign_name(&self, peer: IpAddr, headers: &HeaderMap, uri: &Uri) -> bool {
         let host = |text: &str| text.parse::<Authority>().ok().map(|authority| authority.host().to_ascii_lowercase());
         let asked = uri.authority().map(Authority::as_str).or_else(|| headers.get(HOST)?.to_str().ok()).and_then(host);
@@ -68,8 +73,9 @@ impl PublicAddress {
         let own =
             self.url.as_deref().and_then(|url| url.parse::<Uri>().ok()).and_then(|url| host(url.authority()?.as_str()));
         let name = asked.trim_end_matches('.');
-        let is_local = name.starts_with('[') || name.parse::<IpAddr>().is_ok() || name.ends_with(".localhost");
-        peer.to_canonical().is_loopback() && !self.trusts(peer) && name.contains('.') && !is_local && own != Some(asked)
+        let is_address = name.starts_with('[') || name.parse::<IpAddr>().is_ok();
+        let is_local = is_address || !name.contains('.') || LOCAL_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
+        !self.trusts(peer) && !is_local && own.is_none_or(|own| own.trim_end_matches('.') != name)
     }
 
     /// The base URL for the sender of a request with these headers and this target.
@@ -212,7 +218,17 @@ mod tests {
     }
 
     #[test]
-    fn name_of_another_site_is_foreign_only_from_this_machine() {
+    fn name_of_another_site_is_foreign() {
+        const LOCAL: [&str; 8] = [
+            "127.0.0.1:8080",
+            "[::1]:8080",
+            "localhost:1",
+            "a.localhost",
+            "zorb",
+            "Host.Docker.internal.",
+            "models.example:443",
+            "models.example.",
+        ];
         let is_foreign = |address: &PublicAddress, peer: &str, name: &str| {
             let headers = HeaderMap::from_iter([(HOST, name.parse().unwrap())]);
             let by_header = address.is_foreign_name(peer.parse().unwrap(), &headers, &Uri::from_static("/v1/x"));
@@ -223,17 +239,11 @@ mod tests {
         };
         let address = address(Some("https://Models.example/cas"), &["127.0.0.2/32"]);
         for name in ["evil.example", "EVIL.example.:8080", "127.0.0.1.evil.example", "localhost.evil.example:80"] {
-            for (peer, expected) in [
-                ("127.0.0.1", true),
-                ("::1", true),
-                ("::ffff:127.0.0.1", true),
-                ("127.0.0.2", false),
-                ("10.0.0.1", false),
-            ] {
+            for (peer, expected) in [("127.0.0.1", true), ("::1", true), ("10.0.0.1", true), ("127.0.0.2", false)] {
                 assert_eq!(is_foreign(&address, peer, name), expected, "{name} from {peer}");
             }
         }
-        for name in ["127.0.0.1:8080", "[::1]:8080", "localhost:1", "a.localhost", "zorb", "models.example:443"] {
+        for name in LOCAL {
             assert!(!is_foreign(&address, "127.0.0.1", name), "{name}");
         }
         assert!(!address.is_foreign_name("127.0.0.1".parse().unwrap(), &HeaderMap::new(), &Uri::from_static("/")));

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::copy::refs_of;
 use super::{HubError, missing};
 use crate::format::FileHash;
+use crate::format::shard::Sha256;
 use crate::git::{EntryKind, ObjectId};
 use crate::index::{HubObject, HubRef, HubRepo};
 use crate::runtime::fair::Tenant;
@@ -39,6 +40,8 @@ pub(super) struct Marks {
     blobs: HashSet<ObjectId>,
     /// The contents of the files, each with whether a branch or tag needed it when it was marked.
     files: HashMap<FileHash, bool>,
+    /// The first bytes of the sha256 of each large file.
+    sha256s: HashSet<[u8; 8]>,
 }
 
 impl History {
@@ -134,6 +137,12 @@ impl Marks {
 
     pub(super) fn has_file(&self, file: &FileHash) -> bool {
         self.files.contains_key(file)
+    }
+
+    /// Whether a commit has a large file with this sha256. Also, with a probability of 2⁻⁶⁴ each, if
+    /// none has.
+    pub(super) fn may_have_sha256(&self, sha256: &Sha256) -> bool {
+        sha256.as_digest().first_chunk().is_some_and(|first| self.sha256s.contains(first))
     }
 
     /// The files that only unneeded commits have.
@@ -242,6 +251,7 @@ impl Marks {
             }
             for blob in found {
                 self.files.entry(blob.file).or_insert(is_needed);
+                self.sha256s.extend(blob.sha256.iter().filter_map(|sha256| sha256.as_digest().first_chunk()));
             }
         }
         Ok(())

@@ -19,6 +19,8 @@
 //!
 //! What it does not do:
 //!
+//! * Claims to files stay that the store had before the repository was created: they may belong to
+//!   users of the name without the Hub.
 //! * Claims of `*` stay, which uploads without authentication have.
 //! * A rebuild of the index brings deleted commits back, without the files that only they had. So
 //!   does a restore of a backup that was made during a sweep. Later sweeps delete them again.
@@ -26,13 +28,11 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tokio::task::coop::consume_budget;
-
 use super::HubError;
 use super::history::{History, Marks, PAGE_COUNT};
 use crate::format::FileHash;
 use crate::git::ObjectId;
-use crate::index::{HubObject, HubRepo, Reader};
+use crate::index::{FileEntry, HubObject, HubRepo, Reader};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
 use crate::service::gc::Pace;
@@ -49,6 +49,10 @@ const GRACE_MILLIS: u64 = 7 * 24 * 3600 * 1000;
 /// Commits, directories or files that are deleted with one hold of the lock. A claim may take some
 /// milliseconds.
 const DROP_COUNT: usize = if cfg!(test) { 2 } else { 50 };
+
+/// Files without a commit that one sweep lists: the list is in memory during a sweep, and each of
+/// them costs some milliseconds when it is deleted. The next sweep lists more.
+const MAX_NEW_COUNT: usize = 100_000;
 
 /// The generation of a sweep that does not count.
 const UNSWEPT: i64 = -1;
@@ -70,6 +74,8 @@ struct Sweep<'a> {
     pace: &'a Pace,
     history: History,
     marks: Marks,
+    /// Claims of the repository that this sweep has seen.
+    claim_count: u64,
     swept: Swept,
 }
 
@@ -132,10 +138,14 @@ impl Server {
         let Some(history) = History::read(&self.store, repo).await? else { return Ok(Swept::default()) };
         drop(lock);
         let generation = history.generation;
-        let mut sweep = Sweep { server: self, repo, pace, history, marks: Marks::default(), swept: Swept::default() };
+        let (marks, swept) = (Marks::default(), Swept::default());
+        let mut sweep = Sweep { server: self, repo, pace, history, marks, claim_count: 0, swept };
         if sweep.run().await? {
             index.set_hub_repo_swept(repo.id, began, generation).await?;
-            self.unneeded.set_swept(repo, usage);
+            // If files are listed, a client may take them from the list. If a claim was not seen, it
+            // belongs to a registration that is not complete.
+            let has_all = sweep.claim_count == usage.file_count && !has_listed().await?;
+            self.unneeded.set_swept(repo, has_all.then_some(usage));
         }
         Ok(sweep.swept)
     }
@@ -147,7 +157,7 @@ impl Sweep<'_> {
         if !self.mark().await? {
             return Ok(false);
         }
-        let old_files = self.list_files().await?;
+        let Some(old_files) = self.list_files().await? else { return Ok(false) };
         if !old_commits.is_empty() {
             if !self.drop_commits(old_commits).await? {
                 return Ok(false);
@@ -187,8 +197,8 @@ impl Sweep<'_> {
         Ok(old.filter(|id| !self.history.needs(id) && self.history.has(id)).collect())
     }
 
-    /// The same for files.
-    async fn list_files(&self) -> Result<Vec<FileHash>, HubError> {
+    /// The same for files. `None` if it was stopped.
+    async fn list_files(&mut self) -> Result<Option<Vec<FileHash>>, HubError> {
         let (index, repo, now) = (&self.server.store.index, self.repo.id, self.now());
         let (mut listed, mut after) = (HashMap::new(), None);
         loop {
@@ -203,25 +213,42 @@ impl Sweep<'_> {
         let unlisted = self.marks.unneeded_files().filter(|file| !listed.contains_key(file));
         let ahead = listed.iter().filter(|(_, since)| **since > now).map(|(file, _)| *file);
         self.add_files(unlisted.chain(ahead).collect()).await?;
-        self.list_uncommitted(&listed).await?;
+        if !self.list_uncommitted(&listed).await? {
+            return Ok(None);
+        }
         let old = listed.into_iter().filter(|(_, since)| is_old(*since, now)).map(|(file, _)| file);
-        Ok(old.collect())
+        Ok(Some(old.collect()))
     }
 
     /// Lists the claims to files that no commit has, as far as they are not listed. If one of them
-    /// was registered a moment ago, its week begins now all the same.
-    async fn list_uncommitted(&self, listed: &HashMap<FileHash, Timestamp>) -> Result<(), HubError> {
-        let (index, mut after) = (&self.server.store.index, None);
-        loop {
+    /// was registered a moment ago, its week begins now all the same. `false` if it was stopped.
+    async fn list_uncommitted(&mut self, listed: &HashMap<FileHash, Timestamp>) -> Result<bool, HubError> {
+        let (index, mut after, mut new_count) = (&self.server.store.index, None, 0);
+        while new_count < MAX_NEW_COUNT {
             let reader = Reader::Repo(self.repo.storage_name.clone());
             let page = index.files_after(reader, after, PAGE_COUNT).await?;
-            let Some(last) = page.last() else { return Ok(()) };
+            let Some(last) = page.last() else { break };
             after = Some(last.hash);
-            let files = page.into_iter().map(|file| file.hash);
-            let new = files.filter(|file| !self.marks.has_file(file) && !listed.contains_key(file));
-            self.add_files(new.collect()).await?;
-            consume_budget().await;
+            self.claim_count += page.len() as u64;
+            let is_new = |file: &FileEntry| {
+                file.registered >= self.repo.created
+                    && !self.marks.has_file(&file.hash)
+                    && !listed.contains_key(&file.hash)
+                    // A commit that names another file with this sha256 may be read from this one.
+                    && !file.sha256.is_some_and(|sha256| self.marks.may_have_sha256(&sha256))
+            };
+            let new: Vec<FileHash> = page.into_iter().filter(is_new).map(|file| file.hash).collect();
+            new_count += new.len();
+            self.add_files(new).await?;
+            if !self.pace.next().await {
+                return Ok(false);
+            }
         }
+        if new_count > 0 {
+            let (repo, files) = (&self.repo.storage_name, new_count);
+            tracing::info!(repo, files, "no commit has these files; they are deleted after a week");
+        }
+        Ok(true)
     }
 
     /// Lists these files as unneeded, each once.

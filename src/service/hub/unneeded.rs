@@ -31,9 +31,13 @@ impl Unneeded {
         self.swept().get(&repo.id) == Some(&usage)
     }
 
-    /// Notes a complete sweep, and what the repository used when it began.
-    pub(super) fn set_swept(&self, repo: &HubRepo, usage: Usage) {
-        self.swept().insert(repo.id, usage);
+    /// Notes a complete sweep, and what the repository used when it began. `None` if the next sweep
+    /// may find more without a change of that.
+    pub(super) fn set_swept(&self, repo: &HubRepo, usage: Option<Usage>) {
+        match usage {
+            Some(usage) => _ = self.swept().insert(repo.id, usage),
+            None => _ = self.swept().remove(&repo.id),
+        }
     }
 
     fn swept(&self) -> MutexGuard<'_, HashMap<i64, Usage>> {

@@ -298,6 +298,37 @@ async fn upload_without_a_commit_is_removed_after_a_week() {
     assert_eq!(server.store.metrics.hub.sweep_failures.get(), 0);
 }
 
+/// They may belong to users of the name without the Hub.
+#[tokio::test]
+async fn files_from_before_the_repository_stay() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    upload(&server, "repo", "before").await;
+    setup.clock.advance(Duration::from_millis(1));
+    create(&server, "repo").await.unwrap();
+    upload(&server, "repo", "after").await;
+    sweep(&server).await;
+    pass(&setup, &server, 9).await;
+    assert!(file_of(&setup, "repo", "before").await.is_some());
+    assert!(file_of(&setup, "repo", "after").await.is_none());
+}
+
+/// A client takes a file from the list, and nothing else of the repository changes.
+#[tokio::test]
+async fn upload_that_was_taken_from_the_list_is_listed_again() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    upload(&server, "repo", "again").await;
+    sweep(&server).await;
+    pass(&setup, &server, 6).await;
+    upload(&server, "repo", "again").await;
+    pass(&setup, &server, 7).await;
+    assert!(file_of(&setup, "repo", "again").await.is_some());
+    pass(&setup, &server, 1).await;
+    assert!(file_of(&setup, "repo", "again").await.is_none());
+}
+
 /// The lists are empty after the sweep, and a repository without a change is not read again.
 #[tokio::test]
 async fn unchanged_repository_is_not_read() {

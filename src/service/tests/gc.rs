@@ -121,14 +121,16 @@ async fn dedup_response_keeps_its_xorb_until_its_key_expires() {
     setup.clock.advance(MIN_GRACE - MILLI);
     let chunk = file.xorb.xorb().chunk_hashes()[0];
     assert!(server.dedup_response(&all, chunk).await.unwrap().is_some());
-    setup.clock.advance(MIN_GRACE - MILLI);
+    // The lease is an hour longer than the response is used, so that others need none meanwhile.
+    let lease = MIN_GRACE + Duration::from_secs(3600);
+    setup.clock.advance(lease - MILLI);
     let plan = server.store.plan_collection(policy()).await.unwrap();
     assert_eq!((plan.xorbs().len(), plan.retained().leased.count), (0, 1));
     setup.clock.advance(MILLI);
     assert_eq!(counts(&server).await, (1, 0));
     // A condemned xorb is leased again, and retained for as long.
     assert!(server.dedup_response(&all, chunk).await.unwrap().is_some());
-    setup.clock.advance(MIN_GRACE - MILLI);
+    setup.clock.advance(lease - MILLI);
     assert_eq!(counts(&server).await, (0, 0));
     setup.clock.advance(MILLI);
     assert_eq!(counts(&server).await, (1, 0));

@@ -18,6 +18,10 @@ use crate::service::tests::hub::{claims, create, name, open, seen};
 use crate::service::tests::{Moment, Setup};
 use crate::service::{Change, CommitRequest, HubError, Server};
 
+fn is_week(since: Timestamp, now: Timestamp) -> bool {
+    now.as_millis().saturating_sub(since.as_millis()) >= 7 * 24 * 3600 * 1000
+}
+
 /// The heads of the branches of a repository, as they must be: the contents of each path.
 type Heads = BTreeMap<String, BTreeMap<String, String>>;
 
@@ -82,7 +86,7 @@ impl World {
         let Some(text) = self.uploads.keys().collect::<Vec<_>>().choose(&mut self.rng).copied().cloned() else {
             return;
         };
-        let age = self.setup.clock.now().as_millis().saturating_sub(self.uploads[&text].as_millis());
+        let since = self.uploads[&text];
         let (branch, path) = (self.branch(), "large.bin");
         let changes = vec![put_large(path, &text)];
         let request = CommitRequest { branch: branch.clone(), message: "a file".to_owned(), parent: None, changes };
@@ -93,16 +97,20 @@ impl World {
                 files.insert(path.to_owned(), text);
                 self.known.push((done.id, files.clone()));
             }
-            Err(HubError::Invalid(_) | HubError::Moving) if age >= 7 * 24 * 3600 * 1000 => {
+            Err(HubError::Invalid(_) | HubError::Moving) if is_week(since, self.setup.clock.now()) => {
                 self.uploads.remove(&text);
             }
-            Err(error) => panic!("{text}, {age} ms: {error:?}"),
+            Err(error) => panic!("{text} since {since:?}, now {:?}: {error:?}", self.setup.clock.now()),
         }
     }
 
     fn set_clock(&mut self, now: Timestamp) {
+        // What was there for a week may be deleted by now, also if the clock shows less than a week again.
+        let before = self.setup.clock.now();
         self.setup.clock.set(now);
-        self.uploads.values_mut().for_each(|since| *since = now.min(*since));
+        for since in self.uploads.values_mut() {
+            *since = if is_week(*since, before) { Timestamp::from_millis(0) } else { now.min(*since) };
+        }
     }
 
     async fn begin_branch(&mut self) {

@@ -327,7 +327,12 @@ impl BrokenGuards {
             condemned.extend(lives.into_iter().filter(|life| life.state == XorbState::Condemned));
         }
         let never = Timestamp::from_millis(0);
-        let until = if self.lacks(Guard::DedupLeases) { never..=never } else { lease_until };
+        let until = match (self.lacks(Guard::DedupLeases), *lease_until.start()) {
+            (true, _) => never..=never,
+            (false, _) if self.broken.is_empty() => lease_until,
+            // The seeds that notice a broken guard were found when each response made a lease.
+            (false, start) => start..=start,
+        };
         let hidden = self.hide_marks(index, Guard::DedupSparesDamaged).await?;
         let hit = index.find_dedup(chunk, domain, until).await?;
         self.show_marks(index, hidden).await?;

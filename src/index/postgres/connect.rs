@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Executor, PgConnection, Row};
+use sqlx::{Executor, PgConnection, Row, query_scalar};
 use thiserror::Error;
 use tokio::time::timeout;
 
@@ -38,6 +38,9 @@ const SESSION: [(&str, &str); 8] = [
 /// process that lives sends a statement every second. One that was stopped by a signal does not,
 /// although its machine still confirms each packet.
 pub(super) const SILENCE_LIMIT: (&str, &str) = ("idle_session_timeout", "20s");
+
+/// The lock of servers, beside that of all writers in `tx.rs`.
+pub(super) const SERVER_LOCK: i64 = i64::from_be_bytes(*b"zorb.srv");
 
 /// A connection string that does not parse. It may contain a password, so it is not repeated.
 #[derive(Debug, Error)]
@@ -108,6 +111,18 @@ impl LongestWrite {
     pub(super) fn get(&self) -> Duration {
         Duration::from_micros(self.micros.load(Ordering::Relaxed))
     }
+}
+
+/// Takes the lock of servers alone, for as long as the connection lives; `false` if another process
+/// has it.
+pub(super) async fn try_lock_servers(connection: &mut PgConnection) -> sqlx::Result<bool> {
+    try_lock(connection, SERVER_LOCK).await
+}
+
+/// Takes an advisory lock alone, for as long as the connection lives; `false` if another process has
+/// it.
+pub(super) async fn try_lock(connection: &mut PgConnection, lock: i64) -> sqlx::Result<bool> {
+    query_scalar("SELECT pg_try_advisory_lock($1)").bind(lock).fetch_one(connection).await
 }
 
 #[cfg(test)]

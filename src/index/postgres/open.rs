@@ -7,8 +7,7 @@ use sqlx::{Connection, PgConnection, PgPool, Row};
 use thiserror::Error;
 use tokio::time::{sleep, timeout};
 
-use super::connect::{self, LongestWrite, check_primary, options, pool_options};
-use super::session::try_lock_servers;
+use super::connect::{self, LongestWrite, check_primary, options, pool_options, try_lock_servers};
 use super::{PostgresIndex, map};
 use crate::index::error::{IndexError, IndexErrorKind};
 use crate::index::migrate::{self, POSTGRES};

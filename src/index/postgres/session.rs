@@ -26,15 +26,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::PostgresIndex;
-use super::connect::{SILENCE_LIMIT, options};
+use super::connect::{SERVER_LOCK, SILENCE_LIMIT, options, try_lock};
 use super::failure::map;
 use super::open::first;
 use crate::index::MAX_CLOCK_DIFFERENCE;
 use crate::index::error::{IndexError, IndexErrorKind};
 use crate::runtime::clock::Clock;
-
-/// The lock of servers, beside that of all writers in `tx.rs`.
-const SERVER_LOCK: i64 = i64::from_be_bytes(*b"zorb.srv");
 
 /// The lock of the one server that does the work in the background.
 const LEADER_LOCK: i64 = i64::from_be_bytes(*b"zorb.led");
@@ -275,16 +272,6 @@ async fn check_clock(op: &'static str, connection: &mut PgConnection, clock: &dy
         return Err(IndexError { op, kind: IndexErrorKind::Other, source });
     }
     Ok(())
-}
-
-/// Takes the lock of servers alone, for as long as the connection lives; `false` if another process
-/// has it.
-pub(super) async fn try_lock_servers(connection: &mut PgConnection) -> sqlx::Result<bool> {
-    try_lock(connection, SERVER_LOCK).await
-}
-
-async fn try_lock(connection: &mut PgConnection, lock: i64) -> sqlx::Result<bool> {
-    query_scalar("SELECT pg_try_advisory_lock($1)").bind(lock).fetch_one(connection).await
 }
 
 /// Takes all of these locks, or none. A lock that this session has already is counted.

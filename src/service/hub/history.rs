@@ -139,8 +139,7 @@ impl Marks {
         self.files.contains_key(file)
     }
 
-    /// Whether a commit has a large file with this sha256. Also, with a probability of 2⁻⁶⁴ each, if
-    /// none has.
+    /// Whether a commit has a large file with this sha256, or one that begins with the same bytes.
     pub(super) fn may_have_sha256(&self, sha256: &Sha256) -> bool {
         sha256.as_digest().first_chunk().is_some_and(|first| self.sha256s.contains(first))
     }

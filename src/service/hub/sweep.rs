@@ -2,9 +2,9 @@
 //! or when a client has registered files and never committed them.
 //!
 //! A sweep lists the commits that no branch or tag needs, and the files that only they or no commit
-//! has. What was listed a week ago it deletes: commits, each before its parent, then directories and
-//! files, and with the last file of the same contents the claim of the repository to them. The xorbs
-//! are then garbage like all others.
+//! has. What was listed a week ago it deletes: commits, each before its parent, then directories
+//! and files, and with the last file of the same contents the claim of the repository to them. The
+//! xorbs are then garbage like all others.
 //!
 //! So at any moment, also after a crash, a commit that exists has its history and all of its files.
 //! If something is missing that a branch or tag needs, nothing of the repository is deleted.
@@ -142,8 +142,8 @@ impl Server {
         let mut sweep = Sweep { server: self, repo, pace, history, marks, claim_count: 0, swept };
         if sweep.run().await? {
             index.set_hub_repo_swept(repo.id, began, generation).await?;
-            // If files are listed, a client may take them from the list. If a claim was not seen, it
-            // belongs to a registration that is not complete.
+            // If files are listed, a client may take them from the list. If a claim was not seen,
+            // it belongs to a registration that is not complete.
             let has_all = sweep.claim_count == usage.file_count && !has_listed().await?;
             self.unneeded.set_swept(repo, has_all.then_some(usage));
         }

@@ -119,8 +119,8 @@ pub(super) async fn try_lock_servers(connection: &mut PgConnection) -> sqlx::Res
     try_lock(connection, SERVER_LOCK).await
 }
 
-/// Takes an advisory lock alone, for as long as the connection lives; `false` if another process has
-/// it.
+/// Takes an advisory lock alone, for as long as the connection lives; `false` if another process
+/// has it.
 pub(super) async fn try_lock(connection: &mut PgConnection, lock: i64) -> sqlx::Result<bool> {
     query_scalar("SELECT pg_try_advisory_lock($1)").bind(lock).fetch_one(connection).await
 }

@@ -107,9 +107,9 @@ impl FileIndex for PostgresIndex {
             };
             // Most queries find nothing, with one statement.
             let Some(chosen) = self.read(op).find::<Mentioned>(asked.choose()).await? else { return Ok(None) };
-            // The others mostly find what another query has found a short time ago, and write nothing.
-            // The chosen xorb may have been deleted in the meantime. Then the client uploads the
-            // chunk.
+            // The others mostly find what another query has found a short time ago, and write
+            // nothing. The chosen xorb may have been deleted in the meantime. Then the client
+            // uploads the chunk.
             let mut held = self.reading(op).await?;
             let found = asked.describe(&mut held.snapshot().await?, chosen.hash).await?;
             drop(held);

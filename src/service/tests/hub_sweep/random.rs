@@ -105,7 +105,8 @@ impl World {
     }
 
     fn set_clock(&mut self, now: Timestamp) {
-        // What was there for a week may be deleted by now, also if the clock shows less than a week again.
+        // What was there for a week may be deleted by now, also if the clock shows less than a week
+        // again.
         let before = self.setup.clock.now();
         self.setup.clock.set(now);
         for since in self.uploads.values_mut() {

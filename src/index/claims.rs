@@ -17,6 +17,8 @@ use crate::format::shard::{Sha256, Term};
 pub struct KnownSha256 {
     /// The hash of the file.
     pub file: FileHash,
+    /// Its length in bytes.
+    pub raw_len: u64,
     /// Whether the sha256 is verified; otherwise a client claims it.
     pub is_verified: bool,
 }

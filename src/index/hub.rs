@@ -175,6 +175,9 @@ pub trait HubIndex {
     /// A commit, reachable or not. A [sweep](HubSweepIndex) deletes unreachable ones later.
     fn find_hub_commit(&self, repo: i64, id: ObjectId) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>>;
 
+    /// The commit of a branch or tag; `None` also if the commit is missing.
+    fn find_hub_head(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>>;
+
     /// The bytes of a directory.
     fn find_hub_tree(&self, repo: i64, id: ObjectId) -> BoxFuture<'_, Result<Option<Vec<u8>>, IndexError>>;
 

@@ -20,7 +20,7 @@ use super::error::{ReadError, StoreError};
 use super::reconstruct::{FileTerm, Inconsistency, PlanError, place_terms, select};
 use super::scope::reader;
 use super::{Server, Store};
-use crate::format::shard::Term;
+use crate::format::shard::{Sha256, Term};
 use crate::format::{ByteRange, ChunkRange, FileHash};
 use crate::index::Reader;
 
@@ -51,6 +51,22 @@ impl Server {
         let empty = (file == FileHash::EMPTY).then_some(0);
         let len = self.file_len(claims, file).await?.or(empty);
         Ok(len.map(|len| RegisteredFile { hash: file, len, reader: reader(claims) }))
+    }
+
+    /// The file with this sha256, if the holder of these claims may read it and the sha256 is
+    /// verified or claimed by the repository.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub(super) async fn find_file_by_sha256(
+        &self,
+        claims: &Claims,
+        sha256: Sha256,
+    ) -> Result<Option<RegisteredFile>, StoreError> {
+        let reader = reader(claims);
+        let known = self.store.index.find_sha256(sha256, reader.clone()).await?;
+        Ok(known.map(|known| RegisteredFile { hash: known.file, len: known.raw_len, reader }))
     }
 
     /// Streams bytes of a file. The range must lie within the file.

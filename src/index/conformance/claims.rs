@@ -18,7 +18,7 @@ suite_in_steps! {
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
 
 fn claimed_file(byte: u8) -> Option<KnownSha256> {
-    Some(KnownSha256 { file: file_hash(byte), is_verified: false })
+    Some(KnownSha256 { file: file_hash(byte), raw_len: 1000, is_verified: false })
 }
 
 async fn a_file_is_not_known_with_another_sha256(db: Db) {
@@ -147,7 +147,7 @@ async fn true_sha256_replaces_a_false_claim_and_bars_others(db: Db) {
     assert!(db.settle_claim(claim, ClaimState::False { actual: sha256(2) }).await.unwrap());
     assert_eq!(db.find_sha256(sha256(1), Reader::All).await.unwrap(), None);
     assert_eq!(db.unverified_claims(ANY_LEN, None, 10).await.unwrap(), []);
-    let known = Some(KnownSha256 { file: file_hash(9), is_verified: true });
+    let known = Some(KnownSha256 { file: file_hash(9), raw_len: 1000, is_verified: true });
     assert_eq!(db.find_sha256(sha256(2), reader("r")).await.unwrap(), known);
 
     // The false claim cannot be made again, by any repository.
@@ -166,7 +166,7 @@ async fn a_verified_claim_is_settled_once(db: Db) {
     assert!(db.settle_claim(claim, ClaimState::Verified).await.unwrap());
     assert!(!db.settle_claim(claim, ClaimState::False { actual: sha256(2) }).await.unwrap());
     let found = db.find_sha256(sha256(1), Reader::All).await.unwrap();
-    assert_eq!(found, Some(KnownSha256 { file: file_hash(9), is_verified: true }));
+    assert_eq!(found, Some(KnownSha256 { file: file_hash(9), raw_len: 1000, is_verified: true }));
     assert_eq!(db.unverified_claims(ANY_LEN, None, 10).await.unwrap(), []);
     let other = NewFile { sha256: Some(sha256(2)), ..file(9, &[term(1, 0, 1)]) };
     let outcome = db.register(&registration("r", vec![other], &[1])).await.unwrap();

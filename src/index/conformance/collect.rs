@@ -270,7 +270,7 @@ async fn removed_file_is_not_found_and_can_be_registered_again(db: Db) {
     sweep(&db, after(1)).await;
     assert!(life(&db, 1).await.is_referenced);
     assert_eq!(db.find_file(file_hash(9), reader("a"), WHOLE).await.unwrap().unwrap().terms.len(), 1);
-    let known = KnownSha256 { file: file_hash(9), is_verified: false };
+    let known = KnownSha256 { file: file_hash(9), raw_len: 1000, is_verified: false };
     assert_eq!(db.find_sha256(sha256(2), reader("a")).await.unwrap(), Some(known));
     db.remove_claims(file_hash(9), None, after(1)).await.unwrap();
     sweep(&db, after(1)).await;
@@ -325,7 +325,7 @@ async fn a_sha256_that_only_one_repository_claims_goes_with_its_claim(db: Db) {
     let claim = db.unverified_claims(ANY_LEN, None, 1).await.unwrap()[0];
     db.settle_claim(claim, crate::index::ClaimState::Verified).await.unwrap();
     remove("c").await;
-    let known = KnownSha256 { file: file_hash(9), is_verified: true };
+    let known = KnownSha256 { file: file_hash(9), raw_len: 1000, is_verified: true };
     assert_eq!(db.find_sha256(sha256(2), reader("silent")).await.unwrap(), Some(known));
 }
 

@@ -128,6 +128,9 @@ pub(in crate::index) const LIST_REFS: &str =
 pub(in crate::index) const FIND_COMMIT: &str = "SELECT oid AS id, tree, parent, at, author, message FROM hub_commits \
      WHERE repo_id = $1 AND oid = $2";
 
+pub(in crate::index) const FIND_HEAD: &str = "SELECT oid AS id, tree, parent, at, author, message FROM hub_refs AS r \
+     JOIN hub_commits AS c ON c.repo_id = r.repo_id AND oid = target WHERE r.repo_id = $1 AND r.name = $2";
+
 pub(in crate::index) const FIND_TREE: &str = "SELECT entries FROM hub_trees WHERE repo_id = $1 AND oid = $2";
 
 pub(in crate::index) const FIND_BLOBS: &str = "SELECT oid AS id, len, sha256, file FROM hub_blobs WHERE repo_id = ";

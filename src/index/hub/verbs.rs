@@ -108,6 +108,11 @@ macro_rules! hub_verbs {
                 async move { self.read("find a commit").find(find).await }.boxed()
             }
 
+            fn find_hub_head(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>> {
+                let find = query(sql::FIND_HEAD).bind(repo).bind(name);
+                async move { self.read("find the commit of a branch or tag").find(find).await }.boxed()
+            }
+
             fn find_hub_tree(&self, repo: i64, id: ObjectId) -> BoxFuture<'_, Result<Option<Vec<u8>>, IndexError>> {
                 let find = query(sql::FIND_TREE).bind(repo).bind(sql::id_bytes(id));
                 async move { self.read("read a directory").find(find).await }.boxed()

@@ -34,7 +34,7 @@ pub(super) enum ClaimOutcome {
 
 impl ClaimIndex for PostgresIndex {
     fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>> {
-        const SQL: &str = "SELECT hash, sha256_state FROM files WHERE sha256 = $1 AND sha256_state IN (1, 2) \
+        const SQL: &str = "SELECT hash, raw_len, sha256_state FROM files WHERE sha256 = $1 AND sha256_state IN (1, 2) \
              AND files.registration NOT IN (SELECT id FROM hidden) AND \
              ($2 IS NULL AND sha256_state = 2 OR EXISTS (SELECT 1 FROM file_repos \
              WHERE file_id = id AND repo = coalesce($2, '*') AND registration NOT IN (SELECT id FROM hidden) AND \
@@ -42,15 +42,16 @@ impl ClaimIndex for PostgresIndex {
              ORDER BY sha256_state DESC, id LIMIT 1";
         // A claim of this repository that differs from the unverified sha256 in `files`, which
         // another repository has claimed.
-        const OWN: &str = "SELECT hash, sha256_state FROM file_repos JOIN files ON id = file_id \
+        const OWN: &str = "SELECT hash, raw_len, sha256_state FROM file_repos JOIN files ON id = file_id \
              WHERE claim = $1 AND repo = coalesce($2, '*') AND sha256_state = 1 \
              AND claim_registration NOT IN (SELECT id FROM hidden) ORDER BY id LIMIT 1";
-        row! { Found { hash: FileHash, sha256_state: i64 } }
+        row! { Found { hash: FileHash, raw_len: u64, sha256_state: i64 } }
         async move {
             for sql in [SQL, OWN] {
                 let find = query(sql).bind(sha256.as_digest().as_slice()).bind(reader.repo());
-                if let Some(Found { hash, sha256_state }) = self.read("find a file by its sha256").find(find).await? {
-                    return Ok(Some(KnownSha256 { file: hash, is_verified: sha256_state == VERIFIED }));
+                if let Some(found) = self.read("find a file by its sha256").find::<Found>(find).await? {
+                    let is_verified = found.sha256_state == VERIFIED;
+                    return Ok(Some(KnownSha256 { file: found.hash, raw_len: found.raw_len, is_verified }));
                 }
             }
             Ok(None)

@@ -225,17 +225,22 @@ impl Server {
             true => vec![revision.to_owned()],
             false => vec![format!("refs/heads/{revision}"), format!("refs/tags/{revision}")],
         };
-        for name in names {
-            if let Some(target) = index.find_hub_ref(repo, name).await? {
-                let found = index.find_hub_commit(repo, target).await?;
-                return found.ok_or_else(|| open.inconsistent(format!("commit {target}")));
+        for name in &names {
+            if let Some(head) = index.find_hub_head(repo, name.clone()).await? {
+                return Ok(head);
             }
         }
-        let found = match revision.parse() {
-            Ok(id) => index.find_hub_commit(repo, id).await?,
-            Err(_) => None,
-        };
-        found.ok_or_else(|| HubError::NoRevision { revision: revision.to_owned() })
+        if let Ok(id) = revision.parse()
+            && let Some(commit) = index.find_hub_commit(repo, id).await?
+        {
+            return Ok(commit);
+        }
+        for name in names {
+            if let Some(target) = index.find_hub_ref(repo, name).await? {
+                return Err(open.inconsistent(format!("commit {target}")));
+            }
+        }
+        Err(HubError::NoRevision { revision: revision.to_owned() })
     }
 
     /// A file of a commit.
@@ -258,13 +263,11 @@ impl Server {
     /// The contents of a blob. `None` if the repository has lost its claim to them, by `DELETE
     /// /v1/files`, or if their sha256 has turned out to be false.
     async fn readable(&self, open: &OpenRepo, blob: HubBlob) -> Result<Option<HubFile>, HubError> {
-        let hash = match blob.sha256.filter(|_| blob.len > 0) {
-            Some(sha256) => self.find_sha256(&open.caller, sha256).await?.map(|found| found.file),
-            None => Some(blob.file),
+        let file = match blob.sha256.filter(|_| blob.len > 0) {
+            Some(sha256) => self.find_file_by_sha256(&open.caller, sha256).await?,
+            None => self.find_file(&open.caller, blob.file).await?,
         };
-        let Some(hash) = hash else { return Ok(None) };
-        let file = self.find_file(&open.caller, hash).await?.filter(|file| file.len == blob.len);
-        Ok(file.map(|file| HubFile { blob, file }))
+        Ok(file.filter(|file| file.len == blob.len).map(|file| HubFile { blob, file }))
     }
 }
 

@@ -68,6 +68,10 @@ impl HubIndex for FaultyIndex {
         self.inner.find_hub_commit(repo, id)
     }
 
+    fn find_hub_head(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>> {
+        self.inner.find_hub_head(repo, name)
+    }
+
     fn find_hub_tree(&self, repo: i64, id: ObjectId) -> BoxFuture<'_, Result<Option<Vec<u8>>, IndexError>> {
         self.inner.find_hub_tree(repo, id)
     }

@@ -4,8 +4,8 @@
 
 ROUNDS is 3 and MIB 1024 if not given: random bytes in four files. Needs target/release/zorb, and installs huggingface_hub 2.4.0
 and hf_xet 1.8.0 into a virtual environment below target/hub/. Each upload is to a new store. Both clients hash the files, as
-the Hub needs their sha256. Prints the medians, and the ratio of each round with its spread: of the time, of the CPU time of
-the server, and of its memory at most, in MiB.
+the Hub needs their sha256. A download begins when the server has verified them. Prints the medians, and the ratio of each
+round with its spread: of the time, of the CPU time of the server, and of its memory at most, in MiB.
 """
 
 import os
@@ -89,6 +89,7 @@ def main(rounds=3, mib=1024):
                         sample = (seconds, cpu_time(server) - before, peak_memory(server))
                         measured.setdefault((verb, name), []).append(sample)
                         printed = printed or out
+                        wait_for_verification(server, 4)
                     for path in files.iterdir():
                         subprocess.run(["cmp", path, back / path.name], check=True)
                     subprocess.run(["rm", "-rf", back, scratch / f"{name}-{number}"], check=True)
@@ -101,6 +102,14 @@ def main(rounds=3, mib=1024):
                     f"{verb:8} {what:20} {name} {statistics.median(hf):6.2f}, hf_xet {statistics.median(xet):6.2f}, "
                     f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
                 )
+
+
+def wait_for_verification(server, count):
+    """Waits until the server has verified so many sha256: it does that in the background, and reads the files for it."""
+    deadline = time.monotonic() + 60
+    while f"zorb_sha256_verified_total {count}\n" not in server.get("/metrics", "any")[2].decode():
+        assert time.monotonic() < deadline, "the files are not verified"
+        time.sleep(0.05)
 
 
 def run(python, script, server, scratch, more, *arguments):

@@ -70,12 +70,11 @@ impl PublicAddress {
         let host = |text: &str| text.parse::<Authority>().ok().map(|authority| authority.host().to_ascii_lowercase());
         let asked = uri.authority().map(Authority::as_str).or_else(|| headers.get(HOST)?.to_str().ok()).and_then(host);
         let Some(asked) = asked else { return false };
-        let own =
-            self.url.as_deref().and_then(|url| url.parse::<Uri>().ok()).and_then(|url| host(url.authority()?.as_str()));
         let name = asked.trim_end_matches('.');
         let is_address = name.starts_with('[') || name.parse::<IpAddr>().is_ok();
         let is_local = is_address || !name.contains('.') || LOCAL_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
-        !self.trusts(peer) && !is_local && own.is_none_or(|own| own.trim_end_matches('.') != name)
+        let own = || host(self.url.as_deref()?.parse::<Uri>().ok()?.authority()?.as_str());
+        !is_local && !self.trusts(peer) && own().is_none_or(|own| own.trim_end_matches('.') != name)
     }
 
     /// The base URL for the sender of a request with these headers and this target.

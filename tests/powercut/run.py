@@ -5,7 +5,8 @@
 records what a real server does to its files while real clients upload and register (`strace`, see syscalls.py), and when it
 responses. Then it makes the states in which a power cut at any moment could have left the disk (see disk.py), starts a server
 on each, and compares: what was acknowledged before the cut reads back equal (xorbs, files, commits of Hub repositories with
-all that they have), everything else is whole or not there, nothing stray is left, and all of it can be sent again. Some of the states are recorded from in turn: a power cut after a power cut.
+all that they have), everything else is whole or not there, nothing stray is left, and all of it can be sent again. Some of the
+states are recorded from in turn: a power cut after a power cut.
 
 Then the same with syncs that are taken for nothing, each kind in turn. That must be found, or these checks are worth nothing.
 
@@ -349,7 +350,7 @@ def compare_with_promises(server, root, requests, may_be, rng):
     # The server makes a xorb of each commit, with the files that are new, and publishes it before the commit.
     made_count = sum(promise != {False} for promises in repos.values() for _, promise in promises)
     if not there <= listed or len(listed - there) > made_count:
-        raise Failure(f"the list of xorbs is not what there is: {len(listed - there)} more, {len(there - listed)} less")
+        raise Failure(f"of the list of xorbs {len(there - listed)} are missing, and {len(listed - there)} are unexpected")
     stray = [str(path) for path in (root / "data" / "tmp").iterdir()]
     # One blob of each xorb: its name is the hash and an incarnation.
     blobs = sorted(path.name.partition(".")[0] for path in (root / "data" / "xorbs").glob("*/*"))

@@ -44,6 +44,7 @@ impl ClaimIndex for SqliteIndex {
         // another repository has claimed.
         const OWN: &str = "SELECT hash, raw_len, sha256_state FROM file_repos JOIN files ON id = file_id \
              WHERE claim = ?1 AND repo = coalesce(?2, '*') AND sha256_state = 1 \
+             AND files.registration NOT IN hidden AND file_repos.registration NOT IN hidden \
              AND claim_registration NOT IN hidden ORDER BY id LIMIT 1";
         row! { Found { hash: FileHash, raw_len: u64, sha256_state: i64 } }
         async move {

@@ -107,14 +107,14 @@ impl Server {
         if *sha256.as_digest() == EMPTY_SHA256 {
             return Ok(Some((FileHash::EMPTY, 0)));
         }
-        let Some(found) = self.find_sha256(claims, sha256).await? else { return Ok(None) };
+        let Some(found) = self.find_file_by_sha256(claims, sha256).await? else { return Ok(None) };
         if claims.repo == RepoScope::All
-            && self.store.index.claimed_files(vec![found.file], claims.repo.to_string()).await?.is_empty()
+            && self.store.index.claimed_files(vec![found.hash], claims.repo.to_string()).await?.is_empty()
         {
             // Only a repository has it, whose deletion would remove the file from all others.
             return Ok(None);
         }
-        Ok(self.file_len(claims, found.file).await?.map(|len| (found.file, len)))
+        Ok(Some((found.hash, found.len)))
     }
 
     /// Receives a large file. After `Ok` it is durable and registered for the repository of the

@@ -36,6 +36,7 @@ const EVERYBODY: Claims = Claims {
     subject: None,
     issued_unix_secs: 0,
     expires_unix_secs: u64::MAX,
+    user: None,
 };
 
 struct Store {

@@ -89,8 +89,8 @@ async fn register(server: &Arc<Server>, first: usize, at_once: usize) -> f64 {
     let shards: Vec<Bytes> = (first..first + COUNT).map(|number| shard(&xorb, number)).collect();
     let begin = Instant::now();
     for shards in shards.chunks(at_once) {
-        for outcome in join_all(shards.iter().map(|shard| server.register(&Claims::UNRESTRICTED, shard.clone()))).await
-        {
+        let register = |shard: &Bytes| server.register(&Claims::UNRESTRICTED, shard.clone().into());
+        for outcome in join_all(shards.iter().map(register)).await {
             assert!(outcome.unwrap().was_new);
         }
     }

@@ -236,7 +236,7 @@ impl Bench {
             // A checkpoint begins every 100 ms. Without a random pause, the checkpoints would meet
             // the same one of these kinds each time.
             sleep(SqliteIndex::CHECKPOINT_INTERVAL.mul_f64(self.rng.random())).await;
-            let registered = times.take(self.server.register(&claims, shard)).await.unwrap();
+            let registered = times.take(self.server.register(&claims, shard.into())).await.unwrap();
             assert!(registered.was_new || count == 1, "a large file that is known measures nothing");
             if count == 1 && registered.was_new {
                 files.push(file);
@@ -307,16 +307,17 @@ impl Bench {
     }
 }
 
-const EVERYBODY: Claims = Claims {
+static EVERYBODY: Claims = Claims {
     scope: Scope::Admin,
     repo: RepoScope::All,
     subject: None,
     issued_unix_secs: 0,
     expires_unix_secs: u64::MAX,
+    user: None,
 };
 
 fn sha256_claims_of(repo: &str) -> Claims {
-    Claims { repo: repo.parse().unwrap(), ..EVERYBODY }
+    Claims { repo: repo.parse().unwrap(), ..EVERYBODY.clone() }
 }
 
 /// One of the runs of a xorb, counted round.

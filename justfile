@@ -24,6 +24,13 @@ clients:
     target/ci-venv/bin/python tests/clients/stock_client.py target/release/zorb
     target/ci-venv/bin/python tests/clients/interop.py target/release/zorb
 
+# All versions of the clients of the Hub that docs/hub.md names.
+hub-clients:
+    cargo build --locked --release --bin zorb
+    python3 tests/clients/hub.py target/release/zorb all
+    python3 tests/clients/hub_tools.py target/release/zorb
+    python3 tests/clients/hub_rust.py target/release/zorb
+
 # The image and the Compose file.
 container:
     tests/docker/run.sh

@@ -1,4 +1,5 @@
-"""The examples of config/ for nginx and Caddy, and the server's own TLS, with the stock Python client in front.
+"""The examples of config/ for nginx and Caddy, and the server's own TLS, with the stock Python client in front, and requests of
+the Hub whose paths must not be changed on the way.
 
     python tests/proxies.py target/release/zorb
 
@@ -6,6 +7,8 @@ Needs nginx, caddy, openssl and hf_xet. Runs the files as they are in the reposi
 port is one of loopback, and every process is ended in the end.
 """
 
+import base64
+import hashlib
 import http.client
 import http.server
 import json
@@ -20,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "clients"))
@@ -73,6 +77,7 @@ def check_front(name, front, binary, place, certificate, key, rng):
         check_client(name, server, place, rng)
         check_data(name, server, place, rng)
         check_upload(name, server, rng, proxy)
+        check_hub(name, server, rng)
         check_refusals(name, server)
     finally:
         if proxy is not None:
@@ -167,6 +172,159 @@ def check_upload(name, server, rng, proxy):
     if server.received() - before != len(xorb):
         sys.exit(f"{name}: the server has counted {server.received() - before} bytes of {len(xorb)}")
     say(f"{name}: {len(xorb)} bytes in one upload, {draft} of them written when half was sent")
+
+
+# What must not be decoded, encoded again or taken for something else on the way.
+ODD_PATHS = [
+    "plain.txt", "a space.txt", "plus+sign.txt", "per%cent.txt", "not%2Fa%20slash.txt", "n\u00e4me/\u65e5\u672c.txt",
+    "sub dir/deep+%41/file.txt", "question?.txt", "hash#.txt", "semi;colon&and=.txt", "quote's \"(of)\".txt",
+    "~tilde@at:colon.txt",
+]  # fmt: skip
+ODD_BRANCH = "feature/x+\u00fc"
+
+
+def check_hub(name, server, rng):
+    """Paths and branches with letters that are encoded in URLs; and URLs in responses lead through the front."""
+    begin = time.monotonic()
+    hub = Hub(name, server, "acme/odd")
+    files = {path: f"the contents of {path}\n".encode() for path in ODD_PATHS}
+    created = hub.expect(200, "POST", "/api/repos/create", {"type": "model", "organization": "acme", "name": "odd"})
+    hub.check_url(created["url"], "/acme/odd")
+    committed = hub.commit("main", files)
+    hub.check_url(committed["commitUrl"], f"/acme/odd/commit/{committed['commitOid']}")
+    large = {"sub dir/l\u00e4rge +%41.bin": rng.randbytes(3 * MIB)}
+    hub.upload(large)
+    branch = {"on branch.txt": b"only on the branch\n"}
+    hub.expect(200, "POST", f"/api/models/acme/odd/branch/{quote_all(ODD_BRANCH)}", {"startingPoint": "main"})
+    hub.commit(ODD_BRANCH, branch)
+    hub.check_files("main", {**files, **large}, absent=branch)
+    hub.check_files(ODD_BRANCH, {**files, **large, **branch}, absent={})
+    hub.check_files("refs/heads/main", {**files, **large}, absent=branch)
+    hub.check_pages(ODD_BRANCH, {**files, **large, **branch})
+    token = hub.expect(200, "GET", f"/api/models/acme/odd/xet-read-token/{quote_all(ODD_BRANCH)}")
+    if token["casUrl"] != server.url:
+        sys.exit(f"{name}: {token['casUrl']} is not {server.url}")
+    took = time.monotonic() - begin
+    say(f"{name}: {len(files) + 2} files of the Hub with odd paths, on a branch with a slash, too, in {took:.1f} s")
+
+
+class Hub:
+    """A repository of the Hub behind a front."""
+
+    def __init__(self, name, server, repo):
+        self.name, self.server, self.repo = name, server, repo
+        self.headers = {"Authorization": f"Bearer {server.token('write', f'models/{repo}')}"}
+        self.connection = connect(server)
+
+    def ask(self, method, path, body=None, headers=None):
+        """Over one connection; the path is sent as it is."""
+        self.connection.request(method, path, body, self.headers if headers is None else {**self.headers, **headers})
+        response = self.connection.getresponse()
+        return response.status, response.headers, response.read()
+
+    def expect(self, status, method, path, body=None, content_type="application/json"):
+        encoded = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        found = self.ask(method, path, encoded, {"Content-Type": content_type})
+        if found[0] != status:
+            sys.exit(f"{self.name}: {method} {path} has the status {found[0]}, not {status}: {found[1]}{found[2]!r}")
+        return json.loads(found[2])
+
+    def check_url(self, url, path):
+        if url != self.server.url + path:
+            sys.exit(f"{self.name}: {url} is not {self.server.url}{path}")
+
+    def commit(self, branch, files=(), lines=()):
+        """A commit of small files, which are part of it, and of these lines."""
+        lines = [("header", {"summary": "odd", "description": ""}), *lines]
+        for path in files:
+            lines.append(("file", {"path": path, "encoding": "base64", "content": base64.b64encode(files[path]).decode()}))
+        body = "\n".join(json.dumps({"key": key, "value": value}) for key, value in lines)
+        path = f"/api/models/{self.repo}/commit/{quote_all(branch)}"
+        return self.expect(200, "POST", path, body.encode(), "application/x-ndjson")
+
+    def upload(self, files):
+        """As clients without hf_xet send large files: to the URLs of a Git LFS batch."""
+        objects = {hashlib.sha256(contents).hexdigest(): contents for contents in files.values()}
+        request = {
+            "operation": "upload", "transfers": ["basic"], "hash_algo": "sha256",
+            "objects": [{"oid": oid, "size": len(contents)} for oid, contents in objects.items()],
+        }  # fmt: skip
+        batch = self.expect(200, "POST", f"/{self.repo}.git/info/lfs/objects/batch", request, "application/vnd.git-lfs+json")
+        for found in batch["objects"]:
+            contents = objects[found["oid"]]
+            for action, of_action in found["actions"].items():
+                if not of_action["href"].startswith(self.server.url + "/"):
+                    sys.exit(f"{self.name}: {action} is to be sent to {of_action['href']}, not to {self.server.url}")
+            put = found["actions"]["upload"]["href"].removeprefix(self.server.url)
+            # Clients send no token here.
+            connection = connect(self.server)
+            connection.request("PUT", put, contents)
+            response = connection.getresponse()
+            if response.status != 200:
+                sys.exit(f"{self.name}: PUT {put} has the status {response.status}: {response.read()!r}")
+            if "verify" in found["actions"]:
+                verify = found["actions"]["verify"]["href"].removeprefix(self.server.url)
+                status, _, body = self.ask("POST", verify, json.dumps({"oid": found["oid"], "size": len(contents)}))
+                if status != 200:
+                    sys.exit(f"{self.name}: POST {verify} has the status {status}: {body!r}")
+        self.commit("main", lines=[
+            ("lfsFile", {"path": path, "algo": "sha256", "oid": hashlib.sha256(contents).hexdigest(), "size": len(contents)})
+            for path, contents in files.items()
+        ])  # fmt: skip
+
+    def check_files(self, revision, files, absent):
+        """Each file, whole and in part, and none of the absent ones."""
+        for path, contents in files.items():
+            url = f"/{self.repo}/resolve/{quote_all(revision)}/{urllib.parse.quote(path)}"
+            status, headers, _ = self.ask("HEAD", url)
+            if (status, headers["Content-Length"]) != (200, str(len(contents))):
+                sys.exit(f"{self.name}: HEAD {url} has the status {status}: {headers}")
+            status, headers, body = self.ask("GET", url)
+            if (status, body) != (200, contents):
+                sys.exit(f"{self.name}: GET {url} has the status {status}, {len(body)} bytes: {body[:200]!r}")
+            status, headers, body = self.ask("GET", url, headers={"Range": "bytes=3-", "Accept-Encoding": "gzip"})
+            if (status, body, headers["Content-Encoding"]) != (206, contents[3:], None):
+                sys.exit(f"{self.name}: bytes 3- of {url} have the status {status}: {headers}{body[:200]!r}")
+        for path in absent:
+            url = f"/{self.repo}/resolve/{quote_all(revision)}/{urllib.parse.quote(path)}"
+            status, headers, _ = self.ask("GET", url)
+            if (status, headers["X-Error-Code"]) != (404, "EntryNotFound"):
+                sys.exit(f"{self.name}: {url} has the status {status}: {headers}")
+        body = urllib.parse.urlencode([("paths", path) for path in [*files, *absent]] + [("expand", "false")]).encode()
+        path = f"/api/models/{self.repo}/paths-info/{quote_all(revision)}"
+        found = self.expect(200, "POST", path, body, "application/x-www-form-urlencoded")
+        if {item["path"]: item["size"] for item in found} != {path: len(contents) for path, contents in files.items()}:
+            sys.exit(f"{self.name}: {path} has {found}")
+
+    def check_pages(self, revision, files):
+        """The tree of each directory, and all of it in pages."""
+        tree = f"/api/models/{self.repo}/tree/{quote_all(revision)}"
+        paths = {*files, ".gitattributes"}
+        directories = {path.rsplit("/", depth)[0] for path in paths for depth in range(1, path.count("/") + 1)}
+        for directory in directories:
+            inside = {path.removeprefix(f"{directory}/").split("/")[0] for path in paths if path.startswith(f"{directory}/")}
+            # The path is one segment.
+            found = self.expect(200, "GET", f"{tree}/{quote_all(directory)}")
+            if {item["path"] for item in found} != {f"{directory}/{name}" for name in inside}:
+                sys.exit(f"{self.name}: in {directory} are {found}, not {inside}")
+        listed, path = [], f"{tree}?recursive=true&limit=3"
+        while path:
+            status, headers, body = self.ask("GET", path)
+            if status != 200:
+                sys.exit(f"{self.name}: GET {path} has the status {status}: {body!r}")
+            listed += [item["path"] for item in json.loads(body)]
+            link = headers["Link"]
+            # All pages are of the commit of the first one.
+            if link and not link.startswith(f"<{self.server.url}/api/models/{self.repo}/tree/"):
+                sys.exit(f"{self.name}: the page after {path} is {link}")
+            path = link and link[1:].split(">")[0].removeprefix(self.server.url)
+        if sorted(listed) != sorted(paths | directories):
+            sys.exit(f"{self.name}: the tree has {listed}")
+
+
+def quote_all(text):
+    """One segment of a path."""
+    return urllib.parse.quote(text, safe="")
 
 
 def check_refusals(name, server):

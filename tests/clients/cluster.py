@@ -1,10 +1,11 @@
 """The stock Python client, unmodified, against three servers of one store behind nginx.
 
-    python tests/clients/cluster.py target/release/zorb target/release/zorb-fake-s3
+    python tests/clients/cluster.py target/release/zorb target/release/zorb-fake-s3 [COMMITS]
 
 The servers share a PostgreSQL 15 that this script starts, and the S3 store of the tests, or the one in ZORB_TEST_S3
 (tests/garage.sh). nginx has config/nginx.conf, with three servers as docs/cluster.md says. First all bytes go through the
-servers, then downloads go to the S3 store. Needs nginx, openssl and hf_xet.
+servers, then downloads go to the S3 store. 16 processes commit to one branch of the Hub, each COMMITS times: 10 if not given.
+Needs nginx, openssl and hf_xet.
 """
 
 import os
@@ -17,6 +18,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+import hub_writers  # noqa: E402
 import proxies  # noqa: E402
 import stock_client  # noqa: E402
 from shared_store import FakeS3, Postgres, settings  # noqa: E402
@@ -30,7 +32,7 @@ def say(text):
     print(f"three servers: {text}", flush=True)
 
 
-def main(binary, fake_s3):
+def main(binary, fake_s3, commits=10):
     seed = int(os.environ.get("ZORB_TEST_SEED", random.randrange(1 << 32)))
     print(f"ZORB_TEST_SEED={seed}", flush=True)
     rng = random.Random(seed)
@@ -46,7 +48,8 @@ def main(binary, fake_s3):
                 place = directory / name
                 place.mkdir()
                 begin = time.monotonic()
-                check(Cluster(binary, place, settings(postgres, name) | {"ZORB_S3_PUBLIC_ENDPOINT": public}, certificates), rng)
+                variables = settings(postgres, name) | {"ZORB_S3_PUBLIC_ENDPOINT": public}
+                check(Cluster(binary, place, variables, certificates), rng, int(commits))
                 say(f"{name}: all of it in {time.monotonic() - begin:.0f} s")
         finally:
             postgres.stop()
@@ -54,7 +57,7 @@ def main(binary, fake_s3):
                 store.stop()
 
 
-def check(cluster, rng):
+def check(cluster, rng, commits):
     directory = cluster.directory.parent
     try:
         files = stock_client.make_files(directory / "files", rng)
@@ -78,6 +81,9 @@ def check(cluster, rng):
         stock_client.check_full_xorb(directory, cluster, rng)
         stock_client.check_parallel(directory, cluster, rng)
         cluster.check_shared()
+        # Not through nginx: each process uses one of the servers.
+        writer = cluster.token("write", "models/acme/writers")
+        hub_writers.check([server.url for server in cluster.servers], writer, "acme/writers", commits)
         check_kills(directory, cluster, rng)
     finally:
         cluster.stop()

@@ -103,6 +103,7 @@ struct Summary {
     r#type: &'static str,
     xorbs: u64,
     files: u64,
+    repositories: u64,
     read_len: u64,
     findings: u64,
     restored: u64,
@@ -222,6 +223,7 @@ async fn check_all(
         r#type: "summary",
         xorbs: seen.xorb_count,
         files: seen.file_count,
+        repositories: seen.repo_count,
         read_len: seen.read_len,
         findings: tally.findings,
         restored: tally.restored,
@@ -325,6 +327,7 @@ fn print(finding: &Finding, outcome: Option<Outcome>, output: &Output) -> anyhow
         Some(Outcome::Quarantined) => "quarantined".to_owned(),
         Some(Outcome::Left) => format!("not repaired: {}", repair.as_str()),
         Some(Outcome::NeedsAlone) => "not repaired: stop the server first".to_owned(),
+        None if repair.is_by_hand() => repair.as_str().to_owned(),
         None => format!("{} with --repair", repair.as_str()),
     };
     output.line(format_args!("{}: {what}{detail}{affected} ({conclusion})", kind.as_str()))?;

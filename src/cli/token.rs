@@ -168,7 +168,8 @@ fn issue(args: IssueArgs) -> anyhow::Result<()> {
     let now = SystemClock.now().as_secs();
     let ttl = args.ttl.unwrap_or(if args.refresh { DEFAULT_REFRESH_TTL } else { DEFAULT_TTL });
     let expires_unix_secs = now.saturating_add(ttl.as_secs());
-    let claims = Claims { scope, repo: args.repo, subject: args.subject, issued_unix_secs: now, expires_unix_secs };
+    let (repo, subject) = (args.repo, args.subject);
+    let claims = Claims { scope, repo, subject, issued_unix_secs: now, expires_unix_secs, user: None };
     let made = if args.refresh {
         AnyToken::Refresh(RefreshToken::new(claims, args.token_ttl.as_secs(), rand::random()))
     } else {

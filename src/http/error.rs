@@ -358,7 +358,7 @@ const fn quantity_name(quantity: Quantity) -> &'static str {
 }
 
 /// The response to an unknown path or method.
-pub(super) async fn unknown_route(method: Method, uri: Uri) -> Problem {
+pub(super) fn unknown_route(method: &Method, uri: &Uri) -> Problem {
     let path = shown(uri.path());
     Problem::new(Code::NotFound, format!("No route for {method} {path}; see docs/http-api.md."))
 }

@@ -55,8 +55,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::FromRef;
+use axum::extract::{FromRef, State};
+use axum::http::{Method, Uri};
 use axum::middleware::{from_fn_with_state, map_response_with_state};
+use axum::response::{IntoResponse, Response};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use self::audit::{Audit, Catalog};
@@ -139,7 +141,7 @@ pub fn router(state: AppState) -> Router {
     let routes = routes::routes(&state);
     let catalog = Arc::new(Catalog::of(routes.iter().map(Route::in_audit_log)));
     let router = routes.into_iter().fold(Router::new(), |router, route| route.add_to(router, &state));
-    let router = router.fallback(error::unknown_route).method_not_allowed_fallback(error::unknown_route);
+    let router = router.fallback(unknown_route).method_not_allowed_fallback(unknown_route);
     // The layers, from the outermost to the innermost. They are added with one call of `layer`,
     // because each call would clone everything inside it for each request.
     let protect = map_response_with_state(state.shared.address.is_encrypted, security::protect);
@@ -155,4 +157,10 @@ pub fn router(state: AppState) -> Router {
         (None, None) => router.layer((protect, observe, catch)),
     };
     router.with_state(state)
+}
+
+/// The response to an unknown path or method.
+async fn unknown_route(State(state): State<AppState>, method: Method, uri: Uri) -> Response {
+    let unnamed = if state.shared.hub { hub::no_namespace(uri.path()) } else { None };
+    unnamed.unwrap_or_else(|| error::unknown_route(&method, &uri).into_response())
 }

@@ -19,7 +19,7 @@ const ONE_YEAR: HeaderValue = HeaderValue::from_static("max-age=31536000");
 /// `connection_limiter.rs` has none of them.
 const ALWAYS: [(HeaderName, HeaderValue); 4] = [
     (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    (CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'")),
+    (CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'; frame-ancestors 'none'")),
     (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
     (CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin")),
 ];

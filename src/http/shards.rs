@@ -25,7 +25,7 @@ use super::wire::RegisteredJson;
 use crate::runtime::fair::Tenant;
 use crate::runtime::telemetry::shown;
 use crate::service::access::Claims;
-use crate::service::{ReceivedShard, RegisterError, RegisteredShard, UploadError};
+use crate::service::{RegisterError, RegisteredShard, UploadError};
 
 /// Time after which the response begins although the registration is still running. A failure
 /// before that has a status of its own. A later failure is only an event in the stream.
@@ -106,13 +106,9 @@ async fn begin(state: AppState, claims: Claims, tenant: Tenant, body: Body) -> R
     let declared_len = http_body::Body::size_hint(&body).exact();
     let receiving = state.server.receive_shard(tenant, declared_len, PacedBody::new(body, &state));
     let received = timeout(RECEIVE_TIMEOUT, receiving).await;
-    let ReceivedShard { bytes, budget } = received.unwrap_or(Err(UploadError::Stalled))?;
+    let shard = received.unwrap_or(Err(UploadError::Stalled))?;
     let server = state.server.clone();
-    Ok(Box::pin(async move {
-        let registered = server.register(&claims, bytes).await;
-        drop(budget);
-        registered
-    }))
+    Ok(Box::pin(async move { server.register(&claims, shard).await }))
 }
 
 fn result_event(shard: RegisteredShard) -> Value {

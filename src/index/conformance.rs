@@ -96,6 +96,7 @@ mod health;
 mod hub;
 mod hub_rename;
 mod hub_sweep;
+mod hub_usage;
 mod listing;
 mod named;
 mod objects;

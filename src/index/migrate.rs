@@ -43,6 +43,7 @@ pub(super) const SQLITE: Migrations = &[
     (22, "hub_deletion", include_str!("../../migrations/sqlite/0022_hub_deletion.sql")),
     (23, "hub_sweep", include_str!("../../migrations/sqlite/0023_hub_sweep.sql")),
     (24, "hub_former_names", include_str!("../../migrations/sqlite/0024_hub_former_names.sql")),
+    (25, "hub_usage", include_str!("../../migrations/sqlite/0025_hub_usage.sql")),
 ];
 
 /// Every file in `migrations/postgres`, likewise compared by a test.
@@ -56,6 +57,7 @@ pub(super) const POSTGRES: Migrations = &[
     (6, "hub_former_names", include_str!("../../migrations/postgres/0006_hub_former_names.sql")),
     (7, "servers", include_str!("../../migrations/postgres/0007_servers.sql")),
     (8, "history", include_str!("../../migrations/postgres/0008_history.sql")),
+    (9, "hub_usage", include_str!("../../migrations/postgres/0009_hub_usage.sql")),
 ];
 
 /// Brings the database to the schema version of this program.

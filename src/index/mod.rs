@@ -72,7 +72,6 @@ pub use self::error::{IndexError, IndexErrorKind};
 pub use self::files::{DedupHit, FileIndex, FileRow, Reader};
 pub use self::grants::{GrantIndex, SpentGrant};
 pub use self::health::{AffectedFiles, HealthIndex, HealthSums, XorbHealth};
-pub(crate) use self::hub::lower_name;
 pub use self::hub::{
     HubBlob, HubCommit, HubDeletionIndex, HubGenerations, HubIndex, HubObject, HubRef, HubRenameIndex, HubRepo,
     HubSweepIndex, HubTree, NewHubRepo, RepoKind, UnneededCommit, UnneededFile,
@@ -83,7 +82,7 @@ pub use self::records::{RecordIndex, StoreMark, give_up_record};
 pub use self::register::{Cursor, NewFile, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
 pub use self::repair::{FaultPage, FileFault, FutureTimes, RepairIndex, TotalsError};
 pub use self::store_locks::{MAX_CLOCK_DIFFERENCE, MAX_CLOCK_LEAD, StoreLock, StoreLockIndex, StoreLockKeys};
-pub use self::usage::{Allowance, Excess, Limits, Quantity, RepoUsage, Usage, UsageIndex, record_len};
+pub use self::usage::{Allowance, Excess, Limits, Quantity, RepoUsage, Usage, UsageIndex, commit_len, record_len};
 pub use self::xorbs::{
     ChunkColumns, NewXorb, Staging, Ticket, Totals, XorbContents, XorbIndex, XorbPart, XorbRow, XorbState,
 };

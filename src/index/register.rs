@@ -285,10 +285,11 @@ pub trait RegisterIndex {
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<ChunkHash>, IndexError>>;
 
-    /// Deletes some rows of abandoned registrations, or of the file lists that published ones no
-    /// longer need, in one short transaction. Returns whether there was such a registration.
+    /// Deletes some rows of an abandoned registration, or of the file list that a published one no
+    /// longer needs, in one short transaction. Only of the registration with this number; `None`
+    /// takes the oldest. Returns whether there was such a registration.
     /// [`Collect::sweep_removed`](super::Collect::sweep_removed) includes this work.
-    fn sweep_registrations(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
+    fn sweep_registrations(&self, id: Option<i64>, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>>;
 
     /// Abandons the unpublished registration with this number, which stays invisible. `None`
     /// abandons all unpublished ones, so it is only for a server start, when no registration is in

@@ -1,8 +1,9 @@
 //! The usage of repositories, and its limits.
 //!
-//! The usage of a repository follows only from its claims, so from the files that it may read. It
-//! changes in the transaction that changes a claim or the references of a file. Each step of a
-//! registration is counted before its files are visible, so that quotas hold.
+//! The usage of a repository follows only from its claims, so from the files that it may read, and
+//! from the history that it has as a Hub repository. It changes in the transaction that changes a
+//! claim, the references of a file, or a commit or directory. Each step of a registration is
+//! counted before its files are visible, so that quotas hold.
 //!
 //! A xorb counts in full for each repository with a file that references it, but only once per
 //! repository. An unreferenced xorb counts for no repository.
@@ -21,7 +22,8 @@ pub struct Usage {
     /// Raw bytes of these files.
     pub logical_len: u64,
     /// Serialized bytes of the xorbs of these files, each xorb counted once, and bytes of the
-    /// records of these files: see [`record_len`].
+    /// records of these files: see [`record_len`]. In a Hub repository also those of directories
+    /// and commits: see [`commit_len`].
     pub physical_len: u64,
 }
 
@@ -35,6 +37,13 @@ pub struct Usage {
 pub const fn record_len(term_count: usize) -> u64 {
     let record_count = (term_count as u64).saturating_add(1).saturating_mul(2);
     record_count.saturating_mul(48) / 1024 * 1024
+}
+
+/// Bytes that a commit counts for its repository, for its rows and its record, with a message of
+/// this length. Each new directory counts in addition, with the bytes of its git object.
+#[must_use]
+pub const fn commit_len(message_len: usize) -> u64 {
+    (message_len as u64).saturating_add(1024)
 }
 
 /// A repository and its usage.
@@ -53,7 +62,7 @@ pub struct Limits {
     pub file_count: Option<u64>,
     /// Raw bytes of files.
     pub logical_len: Option<u64>,
-    /// Serialized bytes of xorbs, and bytes of records.
+    /// Serialized bytes of xorbs, and bytes of records and of the history of a Hub repository.
     pub physical_len: Option<u64>,
 }
 

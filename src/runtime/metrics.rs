@@ -88,7 +88,7 @@ pub struct Metrics {
     pub store_damaged_xorbs: Gauge,
     /// Lines of the audit log.
     pub audit: JournalCounts,
-    /// Registrations refused because they would exceed a quota.
+    /// Registrations and commits refused because they would exceed a quota.
     pub quota_refused: Counter,
     /// Xorbs in the store, at the last scrape.
     pub store_xorbs: Gauge,
@@ -246,7 +246,7 @@ impl Metrics {
         registry.register("audit_lines", "Lines written to the audit log", self.audit.written.clone());
         let help = "Lines that were dropped and are missing in the audit log";
         registry.register("audit_lines_lost", help, self.audit.lost.clone());
-        let help = "Registrations refused because of a quota";
+        let help = "Registrations and commits refused because of a quota";
         registry.register("quota_refused_registrations", help, self.quota_refused.clone());
         registry.register("store_xorbs", "Xorbs in the store", self.store_xorbs.clone());
         registry.register_with_unit("store", "Serialized bytes in the store", Unit::Bytes, self.store_bytes.clone());

@@ -68,6 +68,8 @@ impl Walk {
 pub(super) struct Contents {
     /// A *part* is a range of the chunks of a xorb.
     parts: HashMap<XorbHash, XorbPart>,
+    /// Xorbs that are treated as if the index did not have them.
+    left_out: HashSet<XorbHash>,
 }
 
 /// The chunks of a term.
@@ -79,6 +81,11 @@ pub(super) struct TermChunks<'c> {
 }
 
 impl Contents {
+    /// Empty, and never with one of these xorbs.
+    pub(super) fn without(left_out: HashSet<XorbHash>) -> Self {
+        Self { parts: HashMap::new(), left_out }
+    }
+
     /// Whether the index has the xorb.
     pub(super) fn has(&self, xorb: &XorbHash) -> bool {
         self.parts.contains_key(xorb)
@@ -148,7 +155,7 @@ impl Store {
             }
             is_enough
         });
-        wanted.retain(|xorb, _| !contents.has(xorb));
+        wanted.retain(|xorb, _| !contents.has(xorb) && !contents.left_out.contains(xorb));
         let loaded = read(wanted.into_iter().collect(), |wanted| self.index.xorb_parts(wanted)).await?;
         contents.parts.extend(loaded.into_iter().map(|part| (part.xorb, part)));
         Ok(contents)

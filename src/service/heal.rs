@@ -17,7 +17,6 @@
 //! reads the row again. Other processes can mark and delete xorbs, too. Such a process advances the
 //! generation, a counter in the index, which each server polls every second.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -197,24 +196,6 @@ impl Store {
         self.layouts.xorbs.invalidate(&hash);
         let current = self.find(hash).await?;
         Ok(current.filter(|xorb| xorb.incarnation() == incarnation))
-    }
-
-    /// Marks the xorbs without any blob as damaged, so that the next upload of each one is stored
-    /// again, and returns their number. For a database that was set back: what it lacks may be the
-    /// deletion of a xorb whose blob is deleted. No other process may use the store meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// The index or the blob store does not respond.
-    pub(super) async fn mark_missing_blobs(&self) -> Result<u64, StoreError> {
-        let stored: HashSet<XorbHash> = self.blobs.list().await?.iter().map(BlobKey::xorb_hash).collect();
-        let (mut count, now) = (0, self.clock.now());
-        for hash in self.index.list_xorbs().await?.into_iter().filter(|hash| !stored.contains(hash)) {
-            if let Some(seen) = self.index.find_health(hash).await? {
-                count += u64::from(self.index.mark_damaged(seen, now).await?);
-            }
-        }
-        Ok(count)
     }
 
     /// Bytes of dead and pending objects: blobs that no row names and that were not deleted yet.

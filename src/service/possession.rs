@@ -5,20 +5,31 @@
 //! So for a xorb of one chunk, the hash of the xorb is enough to make a proof. Reconstructions
 //! contain this hash in clear text. Hence such a proof counts only for owners that have uploaded
 //! the xorb. The sha256 of the bytes is no proof either, because pointer files contain it. Only the
-//! bytes prove possession, so other owners have to upload them. Such uploads are rare, for two
-//! reasons. Only a session with a single file smaller than a chunk makes a xorb of one chunk. And
-//! only a client that remembers the xorb from another owner names it without an upload.
+//! bytes prove possession, so other owners have to upload them.
 //!
-//! If a shard states something wrong about any other xorb of another owner, the error is the same
-//! as for a missing xorb.
+//! But a client that remembers a xorb from another owner names it without an upload, and does not
+//! upload it after the refusal. So a user's token makes its owner one of the xorb, too, if the xorb
+//! has an owner whose repositories the user may write: the user can read what it contains. This
+//! happens when one short file is uploaded to repositories of several kinds or namespaces.
+//!
+//! A xorb without such a proof is treated as one that does not exist, in each step of the
+//! registration. So a shard with several xorbs gets the same error, about the same xorb, whether it
+//! exists or not. If a shard states something wrong about any other xorb of another owner, the
+//! error is the same as for a missing xorb. What is not hidden is time: a lookup of a xorb with an
+//! owner takes longer.
 
 use std::collections::HashSet;
 
 use super::Store;
+use super::access::Account;
 use super::error::RegisterError;
 use super::error::StoreError;
 use crate::format::XorbHash;
 use crate::format::shard::{CasInfo, Term};
+
+/// Xorbs of other owners that a user's registration shares at most. Each is a transaction. A client
+/// makes one xorb of one chunk per session that uploads a single short file.
+const MAX_SHARED_COUNT: usize = if cfg!(test) { 4 } else { 1000 };
 
 /// The xorbs that may have a single chunk: they are listed with one, or a term names only their
 /// first chunk. Any other term names a later chunk. So its xorb has more chunks, or the term is
@@ -29,22 +40,34 @@ pub(super) fn single_chunks<'t>(terms: impl Iterator<Item = &'t Term>, xorbs: &[
 }
 
 impl Store {
-    /// Proves that this domain has uploaded the xorbs of one chunk among these, the
-    /// [`single_chunks`] of a shard.
-    pub(super) async fn prove_possession(
+    /// The xorbs of one chunk among these, the [`single_chunks`] of a shard, that this domain has
+    /// not uploaded. If the user may write to an owner that has uploaded one, adds the domain to
+    /// its owners, as if the user had uploaded it again. Then the record of the registration has
+    /// the owner, so that a rebuild finds the proof.
+    pub(super) async fn unproven_xorbs(
         &self,
         candidates: HashSet<XorbHash>,
         domain: &str,
-    ) -> Result<(), RegisterError> {
+        user: Option<&Account>,
+    ) -> Result<HashSet<XorbHash>, StoreError> {
         if candidates.is_empty() {
-            return Ok(());
+            return Ok(candidates);
         }
-        let foreign = self.index.foreign_single_chunks(candidates.into_iter().collect(), domain.to_owned()).await;
-        match foreign.map_err(StoreError::from)?.first() {
-            None => Ok(()),
-            // Deliberately the same as for a missing xorb.
-            Some(xorb) => Err(RegisterError::MissingXorb { xorb: *xorb }),
+        let foreign = self.index.foreign_single_chunks(candidates.into_iter().collect(), domain.to_owned()).await?;
+        let mut foreign: HashSet<XorbHash> = foreign.into_iter().collect();
+        if foreign.len() > MAX_SHARED_COUNT {
+            return Ok(foreign);
         }
+        for owner in user.into_iter().flat_map(Account::written_owners).filter(|owner| owner != domain) {
+            if foreign.is_empty() {
+                break;
+            }
+            for xorb in self.index.owned_xorbs(foreign.iter().copied().collect(), owner).await? {
+                self.index.share_xorb(xorb, domain.to_owned()).await?;
+                foreign.remove(&xorb);
+            }
+        }
+        Ok(foreign)
     }
 
     /// The error as this domain may see it. Every error about a xorb that the domain has not

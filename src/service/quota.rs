@@ -4,6 +4,9 @@
 //! and changes nothing. The charge depends only on the files of a repository (see [`Usage`]). The
 //! charge for a file ends as soon as the repository's claim is removed, although GC deletes the
 //! bytes later. Uploads are not charged, because a xorb that no file needs is garbage.
+//!
+//! A commit of a Hub repository is compared with the limits before it is written. So commits at one
+//! moment to several repositories can exceed the limits of their owner, each by itself.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -17,7 +20,7 @@ use super::listing::{MAX_PAGE_COUNT, Page};
 use super::scope::domain;
 use crate::format::FileHash;
 use crate::format::shard::FileInfo;
-use crate::index::{Allowance, Excess, Limits, RepoUsage, Usage};
+use crate::index::{Allowance, Excess, Limits, RepoUsage, Usage, commit_len};
 
 /// Files that are looked up with one query.
 const QUOTA_BATCH_COUNT: usize = 500;
@@ -56,8 +59,11 @@ impl Quotas {
     }
 
     pub(super) fn allowance(&self, repo: &RepoScope) -> Allowance {
-        let repo = repo.to_string();
-        Allowance { repo: self.of_repo(&repo), owner: self.of_owner(&repo) }
+        self.allowance_of(&repo.to_string())
+    }
+
+    fn allowance_of(&self, repo: &str) -> Allowance {
+        Allowance { repo: self.of_repo(repo), owner: self.of_owner(repo) }
     }
 }
 
@@ -118,6 +124,34 @@ impl Server {
     /// Refuses a file of this length that exceeds a quota, before its bytes are received.
     pub(super) async fn check_quota_of_file(&self, repo: &RepoScope, len: u64) -> Result<(), RegisterError> {
         self.check_quota_with(repo, &[], Usage { file_count: 1, logical_len: len, physical_len: 0 }).await
+    }
+
+    /// Refuses a commit to this Hub repository that exceeds a quota of stored bytes: with a message
+    /// and directories of these lengths, of which some may be stored already. Also one that only
+    /// deletes files, because it adds to the history.
+    pub(super) async fn check_quota_of_commit(
+        &self,
+        storage_name: &str,
+        message_len: usize,
+        tree_lens: impl Iterator<Item = usize> + Send,
+    ) -> Result<(), RegisterError> {
+        let allowance = self.quotas.allowance_of(storage_name);
+        if allowance.is_unlimited() {
+            return Ok(());
+        }
+        let index = &self.store.index;
+        let of_repo = index.repo_usage(storage_name.to_owned()).await.map_err(StoreError::from)?;
+        let of_owner = match &allowance.owner {
+            Some((owner, _)) => index.owner_usage(owner.clone()).await.map_err(StoreError::from)?,
+            None => Usage::default(),
+        };
+        let len = tree_lens.fold(commit_len(message_len), |len, tree| len.saturating_add(tree as u64));
+        let with = |usage: Usage| Usage { physical_len: usage.physical_len.saturating_add(len), ..usage };
+        if let Some(excess) = allowance.excess((of_repo, of_owner), (with(of_repo), with(of_owner))) {
+            self.store.metrics.quota_refused.inc();
+            return Err(RegisterError::OverQuota(OverQuota::new(storage_name, &allowance, excess)));
+        }
+        Ok(())
     }
 
     /// Refuses these files and this further usage if they exceed a quota.

@@ -81,7 +81,7 @@ impl Store {
     pub(super) async fn discard_abandoned(&self) -> Result<(), StoreError> {
         self.index.abandon_registrations(None).await?;
         let now = self.clock.now();
-        while self.index.sweep_registrations(now).await? {}
+        while self.index.sweep_registrations(None, now).await? {}
         Ok(())
     }
 }

@@ -29,11 +29,11 @@ use super::contents::{Contents, file_count};
 use super::error::{OverQuota, RegisterError, StoreError};
 use super::possession::single_chunks;
 use super::scope::domain;
-use super::{Server, Store};
+use super::{ReceivedShard, Server, Store};
 use crate::format::shard::{CasInfo, FileInfo, Sha256, Shard, parse, write_upload};
 use crate::format::{ChunkHash, XorbHash};
 use crate::index::{Claim, ClaimState, IndexErrorKind, Registered, Registration, XorbContents};
-use crate::runtime::fair::Tenant;
+use crate::runtime::fair::{Permit, Tenant};
 
 /// Xorbs of a shard that are proven at once. Their layouts are in memory, at 41 bytes per chunk.
 const BATCH_COUNT: usize = 64;
@@ -56,16 +56,22 @@ pub struct RegisteredShard {
 
 impl Server {
     /// Registers the files of a shard for the holder of these claims; returns when they can be
-    /// read.
+    /// read. A write that has begun continues when the caller is dropped, and holds the budget of
+    /// the shard until it ends.
     ///
     /// # Errors
     ///
     /// See [`RegisterError`].
-    pub async fn register(self: &Arc<Self>, claims: &Claims, shard: Bytes) -> Result<RegisteredShard, RegisterError> {
+    pub async fn register(
+        self: &Arc<Self>,
+        claims: &Claims,
+        shard: ReceivedShard,
+    ) -> Result<RegisteredShard, RegisterError> {
+        let ReceivedShard { bytes, budget } = shard;
         self.check_not_deleting(&claims.repo).await?;
         let tenant = claims.tenant();
         let must_possess = claims.repo != RepoScope::All;
-        let parsed = self.store.pool.run_for(tenant, move || parse(&shard)).await?;
+        let parsed = self.store.pool.run_for(tenant, move || parse(&bytes)).await?;
         // The quota is checked before anything is read or hashed, because a shard may have half a
         // million files.
         self.check_quota(&claims.repo, &parsed.files).await?;
@@ -85,7 +91,7 @@ impl Server {
         let domain = domain(&claims.repo);
         // Possession is proven before the shard's statements about xorbs are compared with their
         // rows, so that errors tell nothing about xorbs of others.
-        self.store.prove_possession(single, &domain).await?;
+        let unproven = self.store.unproven_xorbs(single, &domain, claims.user.as_ref()).await?;
         let mut registration = Registration {
             repo: claims.repo.to_string(),
             files: Vec::with_capacity(files.len()),
@@ -94,29 +100,31 @@ impl Server {
             now: self.store.clock.now(),
             allowance: self.quotas.allowance(&claims.repo),
         };
-        if let Err(error) = self.store.prove_shard(tenant, files, xorbs, &mut registration).await {
+        if let Err(error) = self.store.prove_shard(tenant, (files, xorbs), unproven, &mut registration).await {
             return Err(if must_possess { self.store.hide_foreign_xorbs(error, &domain).await? } else { error });
         }
-        self.enter(tenant, registration, &domain, recorded).await
+        self.enter(tenant, registration, &domain, (recorded, Arc::new(budget))).await
     }
 }
 
 impl Store {
-    /// Proves the xorbs and files of a shard, and enters them into the registration.
+    /// Proves the xorbs and files of a shard, and enters them into the registration. The shard
+    /// names each of the `unproven` xorbs, so it is refused if there is one.
     async fn prove_shard(
         &self,
         tenant: Tenant,
-        files: Vec<FileInfo>,
-        xorbs: Vec<CasInfo>,
+        (files, xorbs): (Vec<FileInfo>, Vec<CasInfo>),
+        unproven: HashSet<XorbHash>,
         registration: &mut Registration,
     ) -> Result<(), RegisterError> {
+        let some_unproven = unproven.iter().next().copied();
         let mut xorbs = xorbs.into_iter();
         while xorbs.len() > 0 {
             let batch = xorbs.by_ref().take(BATCH_COUNT).collect();
-            registration.dedup.extend(self.prove_xorbs(tenant, batch).await?);
+            registration.dedup.extend(self.prove_xorbs(tenant, batch, &unproven).await?);
         }
         // Small files share xorbs: `contents` caches the rows across batches.
-        let mut contents = Contents::default();
+        let mut contents = Contents::without(unproven);
         let mut files = files.into_iter();
         while files.len() > 0 {
             let count = file_count(files.as_slice()).max(1);
@@ -127,6 +135,9 @@ impl Store {
                 registration.files.push(file);
                 registration.dedup.extend(first);
             }
+        }
+        if let Some(xorb) = some_unproven {
+            return Err(RegisterError::MissingXorb { xorb });
         }
         // Write the chunks in the order of the dedup table. In file order, each row would touch
         // another page of the table.
@@ -141,14 +152,16 @@ impl Store {
         Ok(())
     }
 
-    /// Compares these xorbs of a shard with their rows. Returns the chunks of them that dedup may
-    /// find.
+    /// Compares these xorbs of a shard with their rows. Those that are `unproven` count as missing.
+    /// Returns the chunks of them that dedup may find.
     pub(super) async fn prove_xorbs(
         &self,
         tenant: Tenant,
         xorbs: Vec<CasInfo>,
+        unproven: &HashSet<XorbHash>,
     ) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
-        let contents = self.whole_contents(xorbs.iter().map(|xorb| xorb.hash)).await?;
+        let wanted = xorbs.iter().map(|xorb| xorb.hash).filter(|xorb| !unproven.contains(xorb));
+        let contents = self.whole_contents(wanted).await?;
         let prove = move || xorbs.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
         Ok(self.pool.run_for(tenant, prove).await?.into_iter().flatten().collect())
     }
@@ -162,11 +175,12 @@ impl Server {
         tenant: Tenant,
         registration: Registration,
         domain: &str,
-        shard: Bytes,
+        recorded: (Bytes, Arc<Option<Permit>>),
     ) -> Result<RegisteredShard, RegisterError> {
         let (registration, deadline) = (Arc::new(registration), Instant::now() + CONFLICT_WAIT);
         loop {
-            let (file, sha256) = match self.enter_once(tenant, &registration, domain.to_owned(), shard.clone()).await? {
+            let entered = self.enter_once(tenant, &registration, domain.to_owned(), recorded.clone()).await?;
+            let (file, sha256) = match entered {
                 Registered::New => return Ok(RegisteredShard { was_new: true }),
                 Registered::Added | Registered::Known => return Ok(RegisteredShard { was_new: false }),
                 Registered::MissingXorb(xorb) => return Err(RegisterError::MissingXorb { xorb }),
@@ -200,7 +214,7 @@ impl Server {
         tenant: Tenant,
         registration: &Arc<Registration>,
         domain: String,
-        shard: Bytes,
+        (recorded, budget): (Bytes, Arc<Option<Permit>>),
     ) -> Result<Registered, StoreError> {
         let registration = Arc::clone(registration);
         let permit = match registration.is_short() {
@@ -209,9 +223,9 @@ impl Server {
         };
         let server = Arc::clone(self);
         self.uninterrupted(async move {
-            // The permit is moved into the task, because a disconnect does not end the work.
-            let _permit = permit;
-            let appended = server.store.append_registration(&registration, domain, shard).await?;
+            // They are moved into the task, because a disconnect does not end the work.
+            let _held = (permit, budget);
+            let appended = server.store.append_registration(&registration, domain, recorded).await?;
             let registered = server.write_registration(tenant, &registration, Some(appended.number())).await;
             if registration.files.iter().any(|file| file.sha256.is_some()) {
                 // Notify also after an error, because the transaction may have been committed.

@@ -125,7 +125,7 @@ impl Store {
             // stays published.
             self.abandon(begun).await;
         }
-        if let Err(error) = self.clear_registrations(steps, tenant).await {
+        if let Err(error) = self.clear_registration(steps, tenant, begun).await {
             tracing::warn!(error = %chain(&error), "could not clear up after a registration; the next sweep will");
         }
         Ok(registered?)
@@ -185,12 +185,17 @@ impl Store {
         Ok(outcome)
     }
 
-    /// Discards, step by step, the rows of abandoned registrations and other leftovers of
-    /// registrations.
-    async fn clear_registrations(&self, steps: &FairGate, tenant: Tenant) -> Result<(), IndexError> {
+    /// Discards, step by step, what this registration has left. Not what others have left: a client
+    /// waits for this.
+    async fn clear_registration(
+        &self,
+        steps: &FairGate,
+        tenant: Tenant,
+        begun: OpenRegistration,
+    ) -> Result<(), IndexError> {
         loop {
             let _permit = steps.wait(tenant, 1).await;
-            if !self.index.sweep_registrations(self.clock.now()).await? {
+            if !self.index.sweep_registrations(Some(begun.id), self.clock.now()).await? {
                 return Ok(());
             }
         }

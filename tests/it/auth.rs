@@ -272,6 +272,33 @@ async fn false_statements_about_foreign_xorbs_tell_nothing() {
     assert_eq!(register(&stranger, &upload_shard(stored, 0, 3)).await.status, 200);
 }
 
+/// Also if a later xorb of the shard has one chunk and belongs to another owner.
+#[tokio::test]
+async fn error_names_the_first_missing_xorb_whatever_else_exists() {
+    let (server, mut rng) = (guarded(), rng());
+    let client = server.client();
+    let [owner, stranger] = ["models/a/one", "models/b/one"].map(|repo| issue(&server, "write", repo, &[]));
+    let [absent, other, stored] = std::array::from_fn(|_| Xorb::mixed(&mut rng, 1));
+    let response = send(&client, "POST", &stored.xet_path(), Some(&owner), stored.bytes.to_vec()).await;
+    assert_eq!(response.status, 200);
+    let named = async |xorbs: [&Xorb; 2], are_listed: bool| {
+        let [mut shard, second] = xorbs.map(|xorb| upload_shard(xorb, 0, 1));
+        shard.shard.files.extend(second.shard.files);
+        shard.shard.xorbs.extend(second.shard.xorbs);
+        if !are_listed {
+            shard.shard.xorbs.clear();
+        }
+        let response = send(&client, "POST", "/v1/shards", Some(&stranger), shard.bytes()).await;
+        response.problem(400, "missing_xorb")["xorb"].as_str().unwrap().to_owned()
+    };
+    for second in [&other, &stored] {
+        for are_listed in [false, true] {
+            assert_eq!(named([&absent, second], are_listed).await, absent.hash());
+            assert_eq!(named([second, &absent], are_listed).await, second.hash());
+        }
+    }
+}
+
 #[tokio::test]
 async fn token_of_a_second_is_still_accepted_at_its_end() {
     let server = guarded();

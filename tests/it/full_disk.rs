@@ -9,6 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 
+use crate::hub::{Files, commit, commit_body, create, files, put};
 use crate::support::{
     Client, Metrics, Raw, Start, TestServer, Xorb, eventually, random_bytes, read_file, register, rng, upload_shard,
 };
@@ -84,6 +85,37 @@ async fn upload_to_a_nearly_full_disk_is_stored_or_refused() {
     for xorb in &refused {
         assert_eq!(client.post(&xorb.path(), xorb.bytes.clone()).await.status, 201);
     }
+}
+
+/// The branch never has a commit that was refused, and every file of it is read.
+#[tokio::test]
+async fn commit_to_a_nearly_full_disk_is_made_or_refused() {
+    let server = Start::default().on_small_disk(4).start();
+    let (client, filler) = (server.client(), Filler::new(&server));
+    create(&client, "model").await;
+    let (mut made, mut refused) = (files(&client, "me/model", "main", 1000).await, Files::new());
+    for page_count in 0..60 {
+        filler.leave(page_count);
+        let path = format!("{page_count}.txt");
+        let contents = path.repeat(1 + usize::try_from(page_count).unwrap() % 5 * 500).into_bytes();
+        let body = commit_body("a commit", None, &[put(&path, &contents)]);
+        let response = client.post("/api/models/me/model/commit/main", body).await;
+        if response.status == 200 {
+            made.insert(path, contents);
+        } else {
+            response.problem(507, "out_of_space");
+            refused.insert(path, contents);
+        }
+    }
+    assert!(made.len() > 2 && !refused.is_empty(), "{} made, {} refused", made.len(), refused.len());
+    assert_eq!(files(&client, "me/model", "main", 1000).await, made);
+    filler.leave(400);
+    eventually("there is room again", async || client.get("/readyz").await.status == 200).await;
+    for (path, contents) in refused {
+        assert_eq!(commit(&client, "me/model", None, &[put(&path, &contents)]).await.0, 200, "{path}");
+        made.insert(path, contents);
+    }
+    assert_eq!(files(&client, "me/model", "main", 1000).await, made);
 }
 
 /// Everything else is served.

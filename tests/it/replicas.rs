@@ -1,7 +1,7 @@
 //! Several servers of one store, in a PostgreSQL database and a bucket: they see what the others do, and go on when one
 //! of them dies or is cut off.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ struct Fleet {
 
 impl Fleet {
     async fn start() -> Self {
-        let (backend, directory) = (Backend::fake().await, Directory::new());
+        let (backend, directory) = (Backend::own().await, Directory::new());
         let mut fleet = Self { backend, directory, servers: Vec::new(), auth: "off" };
         for number in 0..SERVER_COUNT {
             let server = fleet.server(number);
@@ -260,10 +260,33 @@ async fn long_registrations_of_the_same_files_through_all_are_made() {
     }
 }
 
+/// A commit of a file, always with the same contents.
 async fn commit(client: &Client, repo: &str, path: &str) -> u16 {
-    let header = json!({ "key": "header", "value": { "summary": path } });
-    let file = json!({ "key": "file", "value": { "path": path, "content": "aGVsbG8=", "encoding": "base64" } });
+    commit_contents(client, repo, (path, "hello"), None).await
+}
+
+async fn commit_contents(client: &Client, repo: &str, (path, contents): (&str, &str), parent: Option<&str>) -> u16 {
+    let header = json!({ "key": "header", "value": { "summary": path, "parentCommit": parent } });
+    let file = json!({ "key": "file", "value": { "path": path, "content": contents, "encoding": "utf-8" } });
     client.post(&format!("/api/models/{repo}/commit/main"), format!("{header}\n{file}\n")).await.status
+}
+
+/// The ids of the commits of `main`, the newest first.
+async fn history(client: &Client) -> Vec<String> {
+    let commits = client.get("/api/models/me/model/commits/main?limit=1000").await.json();
+    commits.as_array().unwrap().iter().map(|commit| commit["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Clients that commit with one parent at once, through all servers: one of them succeeds.
+async fn commit_as_rivals(fleet: &Fleet, round: usize, parent: &str) {
+    let clients: Vec<Client> = (0..WRITER_COUNT).map(|number| fleet.client(number % SERVER_COUNT)).collect();
+    let rival = async |number: usize| {
+        let path = format!("rival {number} of {round}");
+        commit_contents(&clients[number], "me/model", (&path, &path), Some(parent)).await
+    };
+    let mut results = join_all((0..WRITER_COUNT).map(rival)).await;
+    results.sort_unstable();
+    assert_eq!(results, [vec![200], vec![412; WRITER_COUNT - 1]].concat());
 }
 
 #[tokio::test]
@@ -278,7 +301,8 @@ async fn commits_to_one_branch_through_all_servers_are_in_one_line() {
         let client = fleet.client(number % SERVER_COUNT);
         clients.spawn(async move {
             for file in 0..count {
-                assert_eq!(commit(&client, "me/model", &format!("{number}/{file}")).await, 200);
+                let path = format!("{number}/{file}");
+                assert_eq!(commit_contents(&client, "me/model", (&path, &path), None).await, 200);
             }
         });
     }
@@ -286,12 +310,22 @@ async fn commits_to_one_branch_through_all_servers_are_in_one_line() {
         done.unwrap();
     }
     for number in 0..SERVER_COUNT {
-        let history = fleet.client(number).get("/api/models/me/model/commits/main?limit=1000").await.json();
-        assert_eq!(history.as_array().unwrap().len(), WRITER_COUNT * count + 1);
+        let commits = history(&fleet.client(number)).await;
+        assert_eq!(commits.len(), WRITER_COUNT * count + 1);
+        assert_eq!(commits.iter().collect::<BTreeSet<_>>().len(), commits.len());
         let tree = fleet.client(number).get("/api/models/me/model/tree/main?recursive=true&limit=1000").await.json();
         let files = tree.as_array().unwrap().iter().filter(|entry| entry["type"] == "file").count();
         // With `.gitattributes`, which the creation has put.
         assert_eq!(files, WRITER_COUNT * count + 1);
+    }
+    for (number, file) in (0..WRITER_COUNT).flat_map(|number| (0..count).map(move |file| (number, file))) {
+        let path = format!("{number}/{file}");
+        let read = fleet.client(file % SERVER_COUNT).get(&format!("/me/model/resolve/main/{path}")).await;
+        assert_eq!((read.status, read.body.as_ref()), (200, path.as_bytes()));
+    }
+    for round in 0..3 {
+        let head = history(&fleet.client(0)).await.swap_remove(0);
+        commit_as_rivals(&fleet, round, &head).await;
     }
     // A deletion is seen by all at once, and the name is free for another one.
     let named = json!({ "name": "model", "organization": "me", "type": "model" }).to_string();

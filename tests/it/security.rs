@@ -6,7 +6,7 @@ use crate::support::{Raw, Response, Start, Xorb, issue, read, register, rng, rou
 /// Headers of every response, with their values.
 const ALWAYS: [(&str, &str); 4] = [
     ("x-content-type-options", "nosniff"),
-    ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+    ("content-security-policy", "sandbox; default-src 'none'; frame-ancestors 'none'"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-resource-policy", "same-origin"),
 ];

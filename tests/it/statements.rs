@@ -95,7 +95,7 @@ async fn take(index: &SqliteIndex, new: &Registration, next: &Next) -> Result<Ne
         }
         Next::Dedup(_) => Next::Clear,
         Next::Clear => {
-            if index.sweep_registrations(NOW).await? {
+            if index.sweep_registrations(None, NOW).await? {
                 Next::Clear
             } else {
                 Next::Done
@@ -143,7 +143,7 @@ async fn row_count(path: &Path) -> i64 {
 async fn check_start(path: &Path, new: &Registration, is_published: bool, case: &str) -> SqliteIndex {
     let index = SqliteIndex::open_unsynced(path).await.unwrap();
     index.abandon_registrations(None).await.unwrap();
-    while index.sweep_registrations(NOW).await.unwrap() {}
+    while index.sweep_registrations(None, NOW).await.unwrap() {}
     while index.sweep_removed(NOW).await.unwrap() {}
     assert_eq!(visible(&index, new).await, if is_published { FILE_COUNT } else { 0 }, "{case}");
     if !is_published {

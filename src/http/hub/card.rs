@@ -13,8 +13,9 @@ use crate::service::{MAX_METADATA_LEN, RepoKind};
 /// and each may take half a KiB in memory.
 const MAX_NODE_COUNT: usize = 20_000;
 
-/// Maximum depth of lists and maps. Results of evaluations are six deep.
-const MAX_DEPTH: usize = 64;
+/// Maximum depth of lists and maps. Results of evaluations are six deep. The parser is recursive:
+/// in a debug build a level takes up to 32 KiB of the 2 MiB of a thread's stack.
+const MAX_DEPTH: usize = 32;
 
 /// Metadata that have values for the list of tags, with their prefix there: as the Hugging Face Hub
 /// has them for a model.
@@ -135,6 +136,18 @@ mod tests {
         for len in 0..=card.len() {
             let _ = metadata_of(&card[..len]).map(parse_metadata);
             let _ = parse_metadata(card[..len].strip_prefix("---").unwrap_or_default());
+        }
+    }
+
+    /// Maps take more of the stack than lists.
+    #[test]
+    fn metadata_of_the_maximum_depth_fit_on_the_stack() {
+        let maps = |count: usize| parse_metadata(&format!("a: {}1{}", "{a: ".repeat(count), "}".repeat(count)));
+        let lists = |count: usize| parse_metadata(&format!("a: {}{}", "[".repeat(count), "]".repeat(count)));
+        let last = MAX_DEPTH - 1;
+        assert!(maps(last).is_ok() && lists(last).is_ok(), "the outermost map is a level, too");
+        for count in [last + 1, 2 * MAX_DEPTH, 100, 1000, 10_000] {
+            assert!(maps(count).is_err() && lists(count).is_err(), "{count} in each other");
         }
     }
 

@@ -134,15 +134,16 @@ async fn describe(
     let (mut description, kind, tags) = (wire::repo(repo), repo.kind, Arc::clone(tags));
     let metadata_len = head.as_ref().and_then(|head| head.metadata.as_ref()).map_or(0, |metadata| metadata.len());
     let write = move || {
-        if let (Some(fields), Some(head)) = (description.as_object_mut(), head) {
-            fields.insert("sha".to_owned(), json!(head.commit.id.to_string()));
+        if let Some(head) = head {
+            description.insert("sha".to_owned(), json!(head.commit.id.to_string()));
             if let Some(metadata) = head.metadata {
-                card::describe(fields, kind, &metadata);
+                card::describe(&mut description, kind, &metadata);
             }
             if !has_card {
-                fields.remove("cardData");
+                description.remove("cardData");
             }
         }
+        let description = Value::Object(description);
         has_tags(&description, &tags).then_some(description)
     };
     // YAML is parsed byte by byte, so that a long text is parsed on a worker.

@@ -151,7 +151,7 @@ fn of_body(error: UploadError) -> Problem {
 }
 
 /// Pull requests are not served.
-fn refuse_pull_request(pairs: &Pairs) -> Result<(), HubProblem> {
+pub(super) fn refuse_pull_request(pairs: &Pairs) -> Result<(), HubProblem> {
     if !pairs.is_set("create_pr") {
         return Ok(());
     }
@@ -167,7 +167,9 @@ fn parse_commit(bytes: &[u8], branch: String) -> Result<CommitRequest, HubProble
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        let at = |what: String| HubProblem::invalid(format!("Line {number} of the commit: {what}."));
+        // Some messages of libraries end with a full stop.
+        let at =
+            |what: String| HubProblem::invalid(format!("Line {number} of the commit: {}.", what.trim_end_matches('.')));
         let line = LineJson::parse(line).map_err(|error| at(brief(error)))?;
         match line {
             LineJson::Header(HeaderJson { summary, description, parent_commit }) if !has_header => {

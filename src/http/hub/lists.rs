@@ -77,7 +77,7 @@ pub(super) async fn paths_info(
         let parsed: Result<PathsJson, _> = serde_json::from_slice(&bytes);
         let parsed =
             parsed.map_err(|error| HubProblem::invalid(format!("The body must have the field paths: {error}.")))?;
-        (parsed.paths, false)
+        (parsed.paths, parsed.expand)
     } else {
         let text = str::from_utf8(&bytes).map_err(|_| HubProblem::invalid("The form is not valid UTF-8."))?;
         // The paths, and whether they are expanded. Each pair of a form of `&` takes 50 bytes.

@@ -17,6 +17,8 @@ mod target;
 mod tokens;
 mod wire;
 
+use axum::response::{IntoResponse, Response};
+
 use super::AppState;
 use super::cost::CostClass::{Light, Open, Upload};
 use super::route::{Content, Route};
@@ -37,6 +39,13 @@ pub(super) fn routes(_: &AppState) -> Vec<Route> {
         route.refuses(if names_repo { problem::refuse_for_repo } else { problem::refuse })
     };
     all.into_iter().flatten().map(refusing).collect()
+}
+
+/// The response to a request without a route, if it is about a repository whose name has no
+/// namespace, as old models have on the Hugging Face Hub: that it does not exist. By the code in
+/// its header a client knows that it need not retry, or fails with a message about the name.
+pub(super) fn no_namespace(path: &str) -> Option<Response> {
+    target::has_no_namespace(path).then(|| problem::HubProblem::no_namespace().into_response())
 }
 
 fn json() -> Content {

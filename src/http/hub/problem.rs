@@ -44,6 +44,11 @@ impl HubProblem {
         Self::missing("RepoNotFound", "Repository not found.")
     }
 
+    /// The same for a repository whose name has no namespace.
+    pub(super) fn no_namespace() -> Self {
+        Self::missing("RepoNotFound", "Repository not found: names of repositories are NAMESPACE/NAME here.")
+    }
+
     /// The same, about a file of this commit.
     pub(super) fn at(mut self, commit: ObjectId) -> Self {
         self.0.commit = Some(commit);
@@ -149,4 +154,21 @@ impl IntoResponse for HubProblem {
 /// An id as the value of a header.
 pub(super) fn id_value(id: ObjectId) -> HeaderValue {
     HeaderValue::from_str(&id.to_string()).expect("hex digits are valid in a header")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::StatusCode;
+
+    use super::*;
+    use crate::git::ObjectError;
+
+    /// Contents with which the detection fires cannot be made: their blob begins with its length.
+    #[test]
+    fn contents_of_a_sha_1_collision_are_refused_as_invalid() {
+        let refused = HubProblem::from(HubError::from(ObjectError::Collision)).into_response();
+        let message = refused.headers()["x-error-message"].to_str().unwrap();
+        assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+        assert_eq!(message, "Refused: the contents belong to a SHA-1 collision attack.");
+    }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::problem::HubProblem;
 use super::target::{Pairs, Target};
-use super::wire::{self, CardJson, CreateJson, DeleteJson, MoveJson, SettingsJson};
+use super::wire::{self, CardJson, CreateJson, DeleteJson, InfoJson, MoveJson, SettingsJson, SiblingJson};
 use super::{MAX_BODY_LEN, MAX_SMALL_BODY_LEN, card};
 use crate::http::AppState;
 use crate::http::audit::AuditContext;
@@ -24,7 +24,7 @@ use crate::http::sending::RequestContext;
 use crate::runtime::fair::{Permit, Tenant};
 use crate::service::access::Scope::{Read, Write};
 use crate::service::access::{AccountName, Claims, RepoScope, Role, Scope};
-use crate::service::{Depth, HubEntry, HubError, HubName, RepoKind, ResponseBudget, metadata_of};
+use crate::service::{Depth, HubEntry, HubError, HubName, RepoKind, metadata_of};
 
 /// Maximum number of files in the description of a repository. Clients of version 0.30 download
 /// exactly these; newer ones list the files instead if there are more than 50 000.
@@ -222,31 +222,19 @@ pub(super) async fn info(
     // A card is parsed byte by byte, so that a long one is parsed on a worker, too.
     let card_len = card.as_ref().map_or(0, |metadata| metadata.len());
     let (count, repo) = (page.entries.len().saturating_add(card_len), open.repo.clone());
+    // For the paths, which are in memory already, and for the text, before it is made.
+    let described_len = |entry: &HubEntry| 2 * entry.path.len() + if has_blobs { 512 } else { 128 };
+    let budget = state.server.response_budget(page.entries.iter().map(described_len).sum()).await?;
     let write = move || {
-        let siblings: Vec<Value> = page.entries.iter().filter_map(|entry| sibling(entry, has_blobs)).collect();
-        let mut body = wire::repo(&repo);
-        if let Some(fields) = body.as_object_mut() {
-            fields.insert("sha".to_owned(), json!(commit.id.to_string()));
-            fields.insert("siblings".to_owned(), Value::Array(siblings));
-            if let Some(metadata) = card {
-                card::describe(fields, repo.kind, &metadata);
-            }
+        let mut about = wire::repo(&repo);
+        about.insert("sha".to_owned(), json!(commit.id.to_string()));
+        if let Some(metadata) = card {
+            card::describe(&mut about, repo.kind, &metadata);
         }
-        body
+        let siblings = page.entries.into_iter().filter_map(|entry| SiblingJson::of(entry, has_blobs)).collect();
+        InfoJson { about, siblings }
     };
-    Ok(render::json(&state, count, ResponseBudget::default(), write).await?)
-}
-
-/// A file in the description of a repository.
-fn sibling(entry: &HubEntry, has_blobs: bool) -> Option<Value> {
-    let blob = entry.blob.as_ref()?;
-    let mut sibling = json!({ "rfilename": entry.path });
-    if let Some(fields) = sibling.as_object_mut().filter(|_| has_blobs) {
-        fields.insert("size".to_owned(), json!(blob.len));
-        fields.insert("blobId".to_owned(), json!(blob.id.to_string()));
-        fields.extend(wire::lfs(blob).map(|large| ("lfs".to_owned(), large)));
-    }
-    Some(sibling)
+    Ok(render::json(&state, count, budget, write).await?)
 }
 
 /// `GET …/auth-check`.

@@ -20,6 +20,37 @@ pub(super) struct Target {
     pub(super) path: String,
 }
 
+/// Whether the path of a request would be a route if the name in it had a namespace before it.
+pub(super) fn has_no_namespace(path: &str) -> bool {
+    let mut parts = path.split('/').skip(1);
+    let (first, second, name, operation) = (parts.next(), parts.next(), parts.next(), parts.next());
+    match (first, second) {
+        (Some("api"), Some("models" | "datasets" | "spaces")) => {
+            name.is_some() && operation.is_none_or(|operation| OPERATIONS.contains(&operation))
+        }
+        (Some(_), Some("resolve")) => true,
+        (Some(first), Some("info")) => first.ends_with(".git"),
+        _ => false,
+    }
+}
+
+/// What follows the name of a repository in a path.
+const OPERATIONS: [&str; 13] = [
+    "auth-check",
+    "branch",
+    "commit",
+    "commits",
+    "paths-info",
+    "preupload",
+    "revision",
+    "settings",
+    "super-squash",
+    "tag",
+    "tree",
+    "xet-read-token",
+    "xet-write-token",
+];
+
 /// The kind in the path of a list.
 #[derive(Debug)]
 pub(super) struct Kind(pub(super) RepoKind);

@@ -4,8 +4,9 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 
+use super::commits::refuse_pull_request;
 use super::problem::HubProblem;
-use super::target::Target;
+use super::target::{Pairs, Target};
 use crate::http::AppState;
 use crate::http::auth::{Auth, Caller, Revocation};
 use crate::http::error::{Code, Problem};
@@ -35,8 +36,11 @@ pub(super) async fn write(
     caller: Caller,
     base: BaseUrl,
     target: Target,
+    pairs: Pairs,
     revocation: Option<Extension<Revocation>>,
 ) -> Result<Response, HubProblem> {
+    // Before the upload, which would be in vain.
+    refuse_pull_request(&pairs)?;
     token(state, caller, base, target, revocation, Write).await
 }
 

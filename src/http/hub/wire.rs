@@ -5,9 +5,10 @@ use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Value, json};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value, json};
 
+use crate::format::shard::Sha256;
 use crate::runtime::clock::Timestamp;
 use crate::service::{HubBlob, HubCommit, HubEntry, HubRepo, RepoKind};
 
@@ -188,6 +189,9 @@ pub(super) struct RefJson {
 #[derive(Debug, Deserialize)]
 pub(super) struct PathsJson {
     pub(super) paths: Vec<String>,
+    /// Whether each entry has its last commit.
+    #[serde(default)]
+    pub(super) expand: bool,
 }
 
 /// Body of a Git LFS batch.
@@ -258,22 +262,70 @@ pub(super) fn date(at: Timestamp) -> String {
 }
 
 /// The description of a repository, without its files.
-pub(super) fn repo(repo: &HubRepo) -> Value {
-    json!({
-        "id": repo_id(repo),
-        "modelId": repo_id(repo),
-        "author": repo.namespace,
-        "private": repo.is_private,
-        "gated": false,
-        "disabled": false,
-        "downloads": 0,
-        "likes": 0,
-        "tags": [],
+pub(super) fn repo(repo: &HubRepo) -> Map<String, Value> {
+    let fields = [
+        ("id", json!(repo_id(repo))),
+        ("modelId", json!(repo_id(repo))),
+        ("author", json!(repo.namespace)),
+        ("private", json!(repo.is_private)),
+        ("gated", json!(false)),
+        ("disabled", json!(false)),
+        ("downloads", json!(0)),
+        ("likes", json!(0)),
+        ("tags", json!([])),
         // Clients of version 0.30 upload by Xet only then.
-        "xetEnabled": true,
-        "createdAt": date(repo.created),
-        "lastModified": date(repo.updated),
-    })
+        ("xetEnabled", json!(true)),
+        ("createdAt", json!(date(repo.created))),
+        ("lastModified", json!(date(repo.updated))),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// A description of a repository with its files. Their number is large, so they are not built as
+/// [`Value`]s, which would take several times the memory of the text.
+#[derive(Debug, Serialize)]
+pub(super) struct InfoJson {
+    #[serde(flatten)]
+    pub(super) about: Map<String, Value>,
+    pub(super) siblings: Vec<SiblingJson>,
+}
+
+/// A file in the description of a repository.
+#[derive(Debug, Serialize)]
+pub(super) struct SiblingJson {
+    rfilename: String,
+    #[serde(flatten)]
+    blob: Option<BlobJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct BlobJson {
+    size: u64,
+    #[serde(rename = "blobId")]
+    id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lfs: Option<LfsJson>,
+}
+
+/// What is special about a large file.
+#[derive(Debug, Serialize)]
+pub(super) struct LfsJson {
+    #[serde(serialize_with = "as_text")]
+    oid: Sha256,
+    #[serde(serialize_with = "as_text")]
+    sha256: Sha256,
+    size: u64,
+    #[serde(rename = "pointerSize")]
+    pointer_len: usize,
+}
+
+impl SiblingJson {
+    /// The file of an entry, if it is one; `has_blob`: with its id and length.
+    pub(super) fn of(entry: HubEntry, has_blob: bool) -> Option<Self> {
+        let blob = entry.blob?;
+        let described = has_blob.then(|| BlobJson { size: blob.len, id: blob.id.to_string(), lfs: lfs(&blob) });
+        Some(Self { rfilename: entry.path, blob: described })
+    }
 }
 
 /// An entry of a list of files.
@@ -283,7 +335,7 @@ pub(super) fn entry(entry: &HubEntry) -> Value {
     };
     let mut value = json!({ "type": "file", "path": entry.path, "oid": entry.id.to_string(), "size": blob.len });
     if let (Some(large), Some(fields)) = (lfs(blob), value.as_object_mut()) {
-        fields.insert("lfs".to_owned(), large);
+        fields.insert("lfs".to_owned(), json!(large));
         fields.insert("xetHash".to_owned(), json!(blob.file.to_string()));
     }
     value
@@ -302,16 +354,15 @@ fn title(commit: &HubCommit) -> &str {
     commit.message.split_once('\n').map_or(&commit.message, |(title, _)| title)
 }
 
+fn as_text<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
 /// The description of a large file; `None` for a regular one.
-pub(super) fn lfs(blob: &HubBlob) -> Option<Value> {
+pub(super) fn lfs(blob: &HubBlob) -> Option<LfsJson> {
     let sha256 = blob.sha256?;
     let pointer = crate::git::Pointer { sha256: *sha256.as_digest(), len: blob.len };
-    Some(json!({
-        "oid": sha256.to_string(),
-        "sha256": sha256.to_string(),
-        "size": blob.len,
-        "pointerSize": pointer.to_text().len(),
-    }))
+    Some(LfsJson { oid: sha256, sha256, size: blob.len, pointer_len: pointer.to_text().len() })
 }
 
 /// A commit of a history.

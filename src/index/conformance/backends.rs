@@ -107,6 +107,6 @@ pub(in crate::index) async fn register_in_steps(
         index.write_dedup_step(registration, 0, usize::MAX).await?;
     }
     index.abandon_registrations(Some(begun.id)).await?;
-    while index.sweep_registrations(registration.now).await? {}
+    while index.sweep_registrations(None, registration.now).await? {}
     Ok(outcome)
 }

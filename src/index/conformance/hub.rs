@@ -262,9 +262,12 @@ async fn deleted_repository_is_hidden_and_its_name_is_taken(db: Db) {
     // Its rows are still there.
     assert_eq!(find_deleted("bERT").await, Some(row.clone()));
     assert_eq!(db.find_deleted_hub_repo(RepoKind::Space, "acme".to_owned(), "bert".to_owned()).await.unwrap(), None);
+    let find_stored = async |name: &str| db.find_deleted_stored_hub_repo(name.to_owned()).await.unwrap();
+    assert_eq!(find_stored(&row.storage_name).await, Some(row.clone()));
     db.discard_hub_repos().await.unwrap();
     assert_eq!(db.list_hub_blobs(number, None, 9).await.unwrap(), [blob(1)]);
     let other = create(&db, RepoKind::Model, "other").await;
+    assert_eq!(find_stored(&find("other").await.unwrap().storage_name).await, None);
     assert!(db.delete_hub_repo(other).await.unwrap());
     assert_eq!(db.next_deleted_hub_repo(0).await.unwrap(), Some(row));
     assert_eq!(db.next_deleted_hub_repo(number).await.unwrap().map(|next| next.id), Some(other));

@@ -88,7 +88,7 @@ async fn run(work: Work, index: &impl TestIndex, seen: &mut Vec<String>) -> Resu
             }
             // A published registration cannot be abandoned.
             assert_eq!(db.abandon_registrations(Some(begun.id)).await?, 0);
-            while db.sweep_registrations(NOW).await? {}
+            while db.sweep_registrations(None, NOW).await? {}
         }
         Work::Remove => {
             for (byte, repo) in [(50, Some("org/a")), (40, Some("org/a")), (60, None), (41, None)] {
@@ -103,7 +103,7 @@ async fn run(work: Work, index: &impl TestIndex, seen: &mut Vec<String>) -> Resu
             assert!(matches!(switched, Switched::All), "{switched:?}");
         }
         Work::Discard => {
-            while db.sweep_registrations(NOW).await? {}
+            while db.sweep_registrations(None, NOW).await? {}
             while db.sweep_removed(NOW).await? {}
         }
     }
@@ -151,7 +151,7 @@ async fn clean_up(index: &impl TestIndex, case: &str) {
     let db: Db = Arc::new(index.clone());
     let before = visible(&db).await;
     db.abandon_registrations(None).await.unwrap();
-    while db.sweep_registrations(NOW).await.unwrap() {}
+    while db.sweep_registrations(None, NOW).await.unwrap() {}
     while db.sweep_removed(NOW).await.unwrap() {}
     assert_eq!(visible(&db).await, before, "{case}");
     assert_eq!(index.left_row_count().await, 0, "{case}");

@@ -64,7 +64,7 @@ pub(super) async fn take(
 
 /// Sweeps finished registrations and removed files to the end.
 pub(super) async fn clear(db: &Db) {
-    while db.sweep_registrations(NOW).await.unwrap() {}
+    while db.sweep_registrations(None, NOW).await.unwrap() {}
     while db.sweep_removed(NOW).await.unwrap() {}
 }
 
@@ -164,7 +164,8 @@ async fn xorbs_of_a_discarded_registration_are_touched(db: Db) {
         if is_swept {
             while db.sweep_removed(later).await.unwrap() {}
         } else {
-            while db.sweep_registrations(later).await.unwrap() {}
+            assert!(!db.sweep_registrations(Some(begun.id + 1), later).await.unwrap(), "it has another number");
+            while db.sweep_registrations(Some(begun.id), later).await.unwrap() {}
         }
         for life in db.xorb_lives(None, 100).await.unwrap() {
             let since = if life.hash == hash(1) || life.hash == hash(2) { later } else { NOW };

@@ -1,7 +1,7 @@
 //! Tests of [`UsageIndex`](crate::index::UsageIndex) and of the limits of a registration: what
 //! counts as usage, and what is refused.
 
-mod model;
+pub(super) mod model;
 
 use std::collections::BTreeSet;
 

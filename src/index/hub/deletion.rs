@@ -20,6 +20,9 @@ pub trait HubDeletionIndex {
         name: String,
     ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>>;
 
+    /// The deleted repository with this storage name whose rows are still there.
+    fn find_deleted_stored_hub_repo(&self, storage_name: String) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>>;
+
     /// The first deleted repository with a number above `after` whose rows are still there.
     fn next_deleted_hub_repo(&self, after: i64) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>>;
 

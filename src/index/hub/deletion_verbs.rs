@@ -34,6 +34,14 @@ macro_rules! hub_deletion_verbs {
                 async move { self.read("find a deleted Hub repository").find(find).await }.boxed()
             }
 
+            fn find_deleted_stored_hub_repo(
+                &self,
+                storage_name: String,
+            ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
+                let find = query(sql::FIND_DELETED_STORED).bind(storage_name);
+                async move { self.read("find a deleted Hub repository").find(find).await }.boxed()
+            }
+
             fn next_deleted_hub_repo(&self, after: i64) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
                 let next = query(sql::NEXT_DELETED).bind(after);
                 async move { self.read("find a deleted Hub repository").find(next).await }.boxed()

@@ -27,6 +27,9 @@ pub(in crate::index) const FIND: &str = "SELECT id, kind, namespace, name, stora
 pub(in crate::index) const FIND_STORED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos WHERE storage_name = $1 AND NOT is_deleted";
 
+pub(in crate::index) const FIND_DELETED_STORED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE storage_name = $1 AND is_deleted";
+
 pub(in crate::index) const FIND_STORAGE_NAME: &str = "SELECT id FROM hub_repos WHERE storage_name = $1";
 
 pub(in crate::index) const LIST_RENAMED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
@@ -261,14 +264,29 @@ pub(in crate::index) const CLEAR_REFS: &str = "DELETE FROM hub_refs WHERE repo_i
 
 pub(in crate::index) const SET_REFS: (&str, &str) = ("INSERT INTO hub_refs (repo_id, name, target) ", "");
 
+/// Repositories without a branch or tag: their restore was interrupted. Their rows go first,
+/// because usage is counted by them.
+macro_rules! of_unrestored {
+    ($table:literal, $repo:literal) => {
+        concat!(
+            "DELETE FROM ",
+            $table,
+            " WHERE ",
+            $repo,
+            " IN (SELECT id FROM hub_repos WHERE NOT is_deleted \
+             AND NOT EXISTS (SELECT 1 FROM hub_refs WHERE repo_id = hub_repos.id))"
+        )
+    };
+}
+
 pub(in crate::index) const DISCARD: [&str; 7] = [
-    "DELETE FROM hub_repos WHERE NOT is_deleted AND NOT EXISTS (SELECT 1 FROM hub_refs WHERE repo_id = id)",
-    "DELETE FROM hub_commits WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
-    "DELETE FROM hub_trees WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
-    "DELETE FROM hub_blobs WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
-    "DELETE FROM hub_unneeded_commits WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
-    "DELETE FROM hub_unneeded_files WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
-    "DELETE FROM hub_former_names WHERE repo_id NOT IN (SELECT id FROM hub_repos)",
+    of_unrestored!("hub_commits", "repo_id"),
+    of_unrestored!("hub_trees", "repo_id"),
+    of_unrestored!("hub_blobs", "repo_id"),
+    of_unrestored!("hub_unneeded_commits", "repo_id"),
+    of_unrestored!("hub_unneeded_files", "repo_id"),
+    of_unrestored!("hub_former_names", "repo_id"),
+    of_unrestored!("hub_repos", "id"),
 ];
 
 /// Objects that one transaction adds: an insert takes some 10 µs each.

@@ -159,7 +159,7 @@ impl Collect for PostgresIndex {
         let op = "clean up a removed file";
         async move {
             // Usually there is nothing to do, and that needs no writer.
-            if self.sweep_registrations(now).await? {
+            if self.sweep_registrations(None, now).await? {
                 return Ok(true);
             }
             if self.read(op).find::<i64>(query(FIND_REMOVED)).await?.is_none() {

@@ -37,18 +37,19 @@ const PART_CREDIT_COUNT: i64 = if cfg!(test) { 2 } else { 256 };
 /// Rows of an obsolete list, in one batch. Two in unit tests.
 const BATCH_ROW_COUNT: i64 = if cfg!(test) { 2 } else { 1024 };
 
-/// Finds an abandoned or published registration.
-pub(super) const FIND_FINISHED: &str = "SELECT id, state FROM registrations WHERE state > 0 ORDER BY id LIMIT 1";
+/// Finds the abandoned or published registration with this number, or the oldest one for NULL.
+pub(super) const FIND_FINISHED: &str =
+    "SELECT id, state FROM registrations WHERE state > 0 AND ($1 IS NULL OR id = $1) ORDER BY id LIMIT 1";
 
 row! { Over { id: i64, state: i64 } }
 
 /// Takes one step at clearing an abandoned or published registration. Returns whether there was
 /// one.
-pub(super) async fn step(tx: &mut Tx<'_>, now: Timestamp) -> Result<bool, IndexError> {
+pub(super) async fn step(tx: &mut Tx<'_>, only: Option<i64>, now: Timestamp) -> Result<bool, IndexError> {
     const FORGET: &str = "DELETE FROM registrations WHERE id = $1 AND NOT EXISTS \
          (SELECT 1 FROM registration_files WHERE registration = $1)";
     let began = Instant::now();
-    let Some(Over { id, state }) = tx.find(query(FIND_FINISHED)).await? else { return Ok(false) };
+    let Some(Over { id, state }) = tx.find(query(FIND_FINISHED).bind(only)).await? else { return Ok(false) };
     loop {
         let count = match state {
             1 => discard_some(tx, id, now).await?,

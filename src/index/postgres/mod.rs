@@ -56,7 +56,7 @@ mod switch;
 mod terms;
 #[cfg(test)]
 #[cfg(feature = "postgres-tests")]
-pub(super) mod test_hooks;
+pub(crate) mod test_hooks;
 #[cfg(test)]
 #[cfg(feature = "postgres-tests")]
 pub(super) mod test_server;

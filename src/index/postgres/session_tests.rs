@@ -73,7 +73,14 @@ async fn schema_changes_only_while_no_server_runs() {
     // Nothing is to be done, so servers may run.
     PostgresIndex::migrate(&url).await.unwrap();
     let mut connection = PgConnection::connect(&url).await.unwrap();
-    for sql in ["ALTER TABLE store DROP COLUMN history", "DELETE FROM _sqlx_migrations WHERE version = 8"] {
+    // As before the last migration.
+    for sql in [
+        "DROP FUNCTION usage_history, usage_tree, usage_commit, usage_repo_stays CASCADE",
+        "DROP TRIGGER usage_tree_stays ON hub_trees",
+        "DROP TRIGGER usage_commit_stays ON hub_commits",
+        "DROP TRIGGER usage_name_stays ON hub_repos",
+        "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)",
+    ] {
         query(sql).execute(&mut connection).await.unwrap();
     }
     let error = PostgresIndex::migrate(&url).await.unwrap_err();

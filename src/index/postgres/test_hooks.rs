@@ -65,13 +65,15 @@ impl TestIndex for PostgresIndex {
              FROM repo_files JOIN repos ON repos.id = repo_id ORDER BY 1";
         const COUNTED: &str = "WITH charged AS (SELECT repo, xorb_id FROM xorb_files JOIN file_repos USING (file_id) \
              WHERE charged_below IS NULL OR xorb_id < charged_below), \
-             counted AS (SELECT repo, count(*) FILTER (WHERE removed_at IS NULL AND is_counted) AS file_count, \
-             coalesce(sum(raw_len) FILTER (WHERE removed_at IS NULL AND is_counted), 0) AS logical_len, \
-             sum(record_len) + (SELECT coalesce(sum(serialized_len), 0) FROM xorbs WHERE id IN \
-             (SELECT xorb_id FROM charged WHERE charged.repo = file_repos.repo)) AS physical_len \
-             FROM file_repos JOIN files ON files.id = file_id GROUP BY repo) \
-             SELECT repo || ': ' || file_count || ', ' || logical_len || ', ' || physical_len AS line FROM counted \
-             WHERE file_count > 0 OR logical_len > 0 OR physical_len > 0 \
+             parts AS (SELECT repo AS name, (removed_at IS NULL AND is_counted)::int AS one, raw_len, record_len AS len \
+             FROM file_repos JOIN files ON files.id = file_id \
+             UNION ALL SELECT repo, 0, 0, serialized_len FROM (SELECT DISTINCT repo, xorb_id FROM charged) AS each \
+             JOIN xorbs ON xorbs.id = xorb_id \
+             UNION ALL SELECT storage_name, 0, 0, length(entries) FROM hub_trees JOIN hub_repos ON id = repo_id \
+             UNION ALL SELECT storage_name, 0, 0, 1024 + octet_length(message) \
+             FROM hub_commits JOIN hub_repos ON id = repo_id) \
+             SELECT name || ': ' || sum(one) || ', ' || sum(one * raw_len) || ', ' || sum(len) AS line \
+             FROM parts GROUP BY name HAVING sum(one) > 0 OR sum(one * raw_len) > 0 OR sum(len) > 0 \
              UNION ALL SELECT repo || ' has ' || xorb_id || ': ' || count(*) || ', ' || max(serialized_len) \
              FROM charged JOIN xorbs ON xorbs.id = xorb_id GROUP BY repo, xorb_id \
              UNION ALL SELECT repo || ' lists ' || id || ': ' || encode(hash, 'hex') \
@@ -98,6 +100,6 @@ impl TestIndex for PostgresIndex {
 }
 
 /// An index in a new database.
-pub(in crate::index) async fn fresh() -> PostgresIndex {
+pub(crate) async fn fresh() -> PostgresIndex {
     PostgresIndex::open(&super::test_server::migrated().await).await.unwrap()
 }

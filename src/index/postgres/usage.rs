@@ -1,4 +1,4 @@
-//! Usage in PostgreSQL. The triggers of migrations 9 to 19 maintain it; this module reads it.
+//! Usage in PostgreSQL. The triggers of migrations 1 and 9 maintain it; this module reads it.
 
 use std::time::Duration;
 

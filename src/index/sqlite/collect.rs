@@ -174,7 +174,7 @@ impl Collect for SqliteIndex {
         let op = "clean up a removed file";
         async move {
             // Usually there is nothing to delete. To find this out needs no writing connection.
-            if self.sweep_registrations(now).await? {
+            if self.sweep_registrations(None, now).await? {
                 return Ok(true);
             }
             if self.read(op).find::<i64>(query(FIND_REMOVED)).await?.is_none() {

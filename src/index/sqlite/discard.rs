@@ -45,17 +45,19 @@ const PART_CREDIT_COUNT: i64 = if cfg!(test) { 2 } else { 256 };
 const BATCH_ROW_COUNT: i64 = if cfg!(test) { 2 } else { 1024 };
 
 /// Finds a *finished* registration: an abandoned or published one whose list is not deleted yet.
-pub(super) const FIND_FINISHED: &str = "SELECT id, state FROM registrations WHERE state > 0 ORDER BY id LIMIT 1";
+/// The parameter is its number, or NULL for the oldest one.
+pub(super) const FIND_FINISHED: &str =
+    "SELECT id, state FROM registrations WHERE state > 0 AND (?1 IS NULL OR id = ?1) ORDER BY id LIMIT 1";
 
 row! { Finished { id: i64, state: i64 } }
 
 /// Takes one step at discarding the list of a finished registration, and its rows if it was
-/// abandoned. Returns whether there was a finished registration.
-pub(super) async fn step(tx: &mut Tx<'_>, now: Timestamp) -> Result<bool, IndexError> {
+/// abandoned. `only` is its number, or `None` for the oldest one. Returns whether there was one.
+pub(super) async fn step(tx: &mut Tx<'_>, only: Option<i64>, now: Timestamp) -> Result<bool, IndexError> {
     const FORGET: &str = "DELETE FROM registrations WHERE id = ?1 AND NOT EXISTS \
          (SELECT 1 FROM registration_files WHERE registration = ?1)";
     let began = Instant::now();
-    let Some(Finished { id, state }) = tx.find(query(FIND_FINISHED)).await? else { return Ok(false) };
+    let Some(Finished { id, state }) = tx.find(query(FIND_FINISHED).bind(only)).await? else { return Ok(false) };
     loop {
         let count = match state {
             // Abandoned.

@@ -223,15 +223,15 @@ impl RegisterIndex for SqliteIndex {
         async move { self.read("list the chunks that clients may ask for").all(list).await }.boxed()
     }
 
-    fn sweep_registrations(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
+    fn sweep_registrations(&self, id: Option<i64>, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
         let op = "clean up after a registration";
         async move {
-            if self.read(op).find::<i64>(query(FIND_FINISHED)).await?.is_none() {
+            if self.read(op).find::<i64>(query(FIND_FINISHED).bind(id)).await?.is_none() {
                 return Ok(false);
             }
             let mut held = self.writing(op).await?;
             let mut tx = held.begin().await?;
-            if !discard::step(&mut tx, now).await? {
+            if !discard::step(&mut tx, id, now).await? {
                 return Ok(false);
             }
             tx.commit().await?;

@@ -1,5 +1,5 @@
-//! Usage in SQLite: see [`UsageIndex`]. The triggers of migrations 9 to 19 maintain it, and for
-//! batches of new files `register/insert.rs`. This module reads it.
+//! Usage in SQLite: see [`UsageIndex`]. The triggers of migrations 9 to 19 and 25 maintain it,
+//! and for batches of new files `register/insert.rs`. This module reads it.
 
 use std::time::Duration;
 
@@ -83,13 +83,18 @@ impl SqliteIndex {
              FROM repo_files JOIN repos ON repos.id = repo_id ORDER BY 1";
         // The repositories of a large removed file are charged for its xorbs until it is swept. The
         // file itself no longer counts.
+        // A Hub repository also has its history.
         const COUNTED: &str = "WITH charged AS (SELECT repo, xorb_id FROM xorb_files JOIN file_repos USING (file_id) \
-             WHERE charged_below IS NULL OR xorb_id < charged_below) \
-             SELECT repo || ': ' || count(*) FILTER (WHERE removed_at IS NULL AND is_counted = 1) || ', ' || \
-             coalesce(sum(raw_len) FILTER (WHERE removed_at IS NULL AND is_counted = 1), 0) || ', ' || \
-             (sum(record_len) + (SELECT coalesce(sum(serialized_len), 0) FROM xorbs WHERE id IN \
-             (SELECT xorb_id FROM charged WHERE charged.repo = file_repos.repo))) AS line \
-             FROM file_repos JOIN files ON files.id = file_id GROUP BY repo HAVING line NOT LIKE '%: 0, 0, 0' \
+             WHERE charged_below IS NULL OR xorb_id < charged_below), \
+             parts AS (SELECT repo AS name, (removed_at IS NULL AND is_counted = 1) AS one, raw_len, record_len AS len \
+             FROM file_repos JOIN files ON files.id = file_id \
+             UNION ALL SELECT repo, 0, 0, serialized_len FROM (SELECT DISTINCT repo, xorb_id FROM charged) \
+             JOIN xorbs ON xorbs.id = xorb_id \
+             UNION ALL SELECT storage_name, 0, 0, length(entries) FROM hub_trees JOIN hub_repos ON id = repo_id \
+             UNION ALL SELECT storage_name, 0, 0, 1024 + octet_length(message) \
+             FROM hub_commits JOIN hub_repos ON id = repo_id) \
+             SELECT name || ': ' || sum(one) || ', ' || sum(one * raw_len) || ', ' || sum(len) AS line \
+             FROM parts GROUP BY name HAVING line NOT LIKE '%: 0, 0, 0' \
              UNION ALL SELECT repo || ' has ' || xorb_id || ': ' || count(*) || ', ' || max(serialized_len) \
              FROM charged JOIN xorbs ON xorbs.id = xorb_id GROUP BY repo, xorb_id \
              UNION ALL SELECT repo || ' lists ' || id || ': ' || hex(hash) FROM file_repos JOIN files ON id = file_id \

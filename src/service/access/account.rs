@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::index::RepoKind;
 use crate::service::hub::name::is_namespace;
 
 /// First character of the repositories of a token if they are those of a user, or a public one. No
@@ -125,6 +126,12 @@ impl Account {
     #[must_use]
     pub const fn name(&self) -> &AccountName {
         &self.name
+    }
+
+    /// The owners whose repositories the user may write: one of each kind for each namespace.
+    pub(in crate::service) fn written_owners(&self) -> impl Iterator<Item = String> {
+        let written = self.namespaces.iter().filter(|(_, role)| *role == Role::Write);
+        written.flat_map(|(name, _)| RepoKind::ALL.map(|kind| format!("{}/{name}", kind.plural())))
     }
 
     /// The organizations of which the user is a member, with the roles.

@@ -82,6 +82,7 @@ impl User {
             subject: self.account.name().as_str().parse().ok(),
             issued_unix_secs: now_unix_secs.max(self.tokens_since_unix_secs),
             expires_unix_secs: now_unix_secs.saturating_add(lifetime_secs),
+            user: None,
         }
     }
 }
@@ -187,7 +188,7 @@ impl Accounts {
         Ok(())
     }
 
-    /// These claims with the current roles of their user, if they are those of a user's token.
+    /// These claims with the current roles of their user, if they have one.
     ///
     /// The subject of any other token may be a user, too: of the tokens for transfers that a user
     /// gets from the server, and of those that an operator issued for one repository. They are
@@ -203,8 +204,12 @@ impl Accounts {
         if !user.is_enabled || claims.issued_unix_secs < user.tokens_since_unix_secs {
             return Err(Reason::Account.into());
         }
-        Ok(match claims.repo {
+        Ok(match &claims.repo {
             RepoScope::Account(_) => Claims { repo: RepoScope::Account(user.account.clone()), ..claims },
+            // An operator may have issued it for a repository that is not the user's.
+            RepoScope::One(repo) if user.account.role_for(repo.as_str()) == Some(Role::Write) => {
+                Claims { user: Some(user.account.clone()), ..claims }
+            }
             _ => claims,
         })
     }

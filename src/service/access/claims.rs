@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::account::Role;
+use super::account::{Account, Role};
 use super::repos::{MAX_NAME_LEN, RepoScope, Subject};
 use crate::format::reader::Reader;
 
@@ -32,6 +32,9 @@ pub struct Claims {
     pub issued_unix_secs: u64,
     /// When the token expires, in seconds since 1970.
     pub expires_unix_secs: u64,
+    /// The user that the subject names, with the current roles. Not a part of the token: a check
+    /// sets it. `None` in the token of a user, whose repositories are these.
+    pub user: Option<Account>,
 }
 
 impl Scope {
@@ -81,6 +84,7 @@ impl Claims {
         subject: None,
         issued_unix_secs: 0,
         expires_unix_secs: u64::MAX,
+        user: None,
     };
 
     /// Whether the claims allow operations that need this scope.
@@ -117,7 +121,7 @@ pub(super) fn parse_claims(reader: &mut Reader<'_>) -> Option<Claims> {
         "" => None,
         name => Some(name.parse().ok()?),
     };
-    Some(Claims { scope, repo, subject, issued_unix_secs, expires_unix_secs })
+    Some(Claims { scope, repo, subject, issued_unix_secs, expires_unix_secs, user: None })
 }
 
 /// Inverse of [`push_text`].

@@ -41,6 +41,7 @@ fn claims() -> Claims {
         subject: Some("alice".parse().unwrap()),
         issued_unix_secs: NOW,
         expires_unix_secs: LATER,
+        user: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The check of a whole store (`zorb fsck`). It compares the row of every xorb with its blob, and
 //! every blob with the rows. It compares the references of every file (its rows in `xorb_files`)
-//! with its terms.
+//! with its terms. It follows the branches and tags of every Hub repository to their files.
 //!
 //! [`Walk`] reads the store and returns findings, a page at a time. Each [`Finding`] proposes a
 //! [`Repair`], and [`Fsck::execute`] performs it. Time passes between the two, so a repair first
@@ -63,7 +63,8 @@
 //! # Memory
 //!
 //! A walk holds a page of rows, the names of the blobs in one of 256 directories, and the xorbs of
-//! one file in memory.
+//! one file in memory; and for one Hub repository as much as a sweep of it, and the hashes of its
+//! files once more.
 
 mod execute;
 mod plan;
@@ -141,6 +142,11 @@ pub enum Kind {
     FutureTimes,
     /// The registration log has records that the index has not applied, because of a crash.
     UnappliedRecords,
+    /// A branch or tag of a Hub repository needs something that is missing or damaged.
+    BrokenRepository,
+    /// Branches or tags of a Hub repository have files whose contents it cannot read: a client has
+    /// removed them, or their registration was lost.
+    LostContents,
 }
 
 impl Kind {
@@ -164,6 +170,8 @@ impl Kind {
             Self::TemporaryFiles => "temporary_files",
             Self::FutureTimes => "future_times",
             Self::UnappliedRecords => "unapplied_records",
+            Self::BrokenRepository => "broken_repository",
+            Self::LostContents => "lost_contents",
         }
     }
 }
@@ -194,8 +202,12 @@ pub enum Repair {
     SetBack,
     /// None: only an upload or an archive can restore the xorb.
     Upload,
+    /// None: a client has to send the contents again, or delete the files.
+    Commit,
     /// None: the operator must investigate.
     LookInto,
+    /// None: the records or a backup have what is lost.
+    Recover,
     /// None: the start of a server repairs the fault.
     Start,
 }
@@ -216,9 +228,17 @@ impl Repair {
             Self::Clear => "remove them",
             Self::SetBack => "reset them to now, with --trust-clock if the clock of this machine is right",
             Self::Upload => "upload it again, or restore it with --from ARCHIVE",
+            Self::Commit => "upload them again, or delete them from the branches and tags",
             Self::LookInto => "see the detail",
+            Self::Recover => "rebuild the index from its records, or restore a backup",
             Self::Start => "start zorb serve to apply them",
         }
+    }
+
+    /// Whether there is nothing that a run with a repair does.
+    #[must_use]
+    pub const fn is_by_hand(self) -> bool {
+        matches!(self, Self::Commit | Self::LookInto | Self::Recover | Self::Start)
     }
 
     /// Whether the repair needs exclusive use of the store.

@@ -9,10 +9,11 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{Finding, Fsck, Kind, NAMED_FILE_COUNT, Presence, Repair};
 use crate::blob::BlobKey;
 use crate::format::{FileHash, XorbHash};
-use crate::index::{FileFault, Index, MAX_CLOCK_LEAD, TotalsError, XorbHealth, XorbState};
+use crate::index::{FileFault, HubRepo, Index, MAX_CLOCK_LEAD, RepoKind, TotalsError, XorbHealth, XorbState};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
 use crate::service::error::StoreError;
+use crate::service::hub::RepoFault;
 use crate::service::verify::{Damage, Pace, Verdict, key};
 
 /// Rows of xorbs that one query lists.
@@ -40,6 +41,8 @@ pub struct Seen {
     pub xorb_count: u64,
     /// Files.
     pub file_count: u64,
+    /// Hub repositories.
+    pub repo_count: u64,
     /// Bytes that were read from the blobs of these xorbs.
     pub read_len: u64,
 }
@@ -56,6 +59,8 @@ enum Step {
     Blobs(u8),
     /// The next page of files, after this one.
     Files(Option<FileHash>),
+    /// The next Hub repository, of these kinds and before this number.
+    Repos(&'static [RepoKind], i64),
     Totals,
     Times,
     Drafts,
@@ -65,7 +70,7 @@ enum Step {
 
 impl<'a> Walk<'a> {
     pub(super) const fn new(fsck: &'a Fsck) -> Self {
-        Self { fsck, step: Step::Unfinished, seen: Seen { xorb_count: 0, file_count: 0, read_len: 0 } }
+        Self { fsck, step: Step::Unfinished, seen: Seen { xorb_count: 0, file_count: 0, repo_count: 0, read_len: 0 } }
     }
 
     /// How much was checked so far.
@@ -87,6 +92,7 @@ impl<'a> Walk<'a> {
                 (self.blobs(group).await?, group.checked_add(1).map_or(Step::Files(None), Step::Blobs))
             }
             Step::Files(after) => self.files(after).await?,
+            Step::Repos(kinds, before) => self.repos(kinds, before).await?,
             Step::Totals => (self.totals().await?, Step::Times),
             Step::Times => (self.times().await?, Step::Drafts),
             Step::Drafts => (self.drafts().await?, Step::Over),
@@ -136,8 +142,20 @@ impl<'a> Walk<'a> {
     async fn files(&mut self, after: Option<FileHash>) -> Result<(Vec<Finding>, Step), StoreError> {
         let page = self.fsck.store.index.faulty_files(after).await?;
         self.seen.file_count += page.file_count;
-        let next = page.last.map_or(Step::Totals, |last| Step::Files(Some(last)));
+        let next = page.last.map_or(Step::Repos(&RepoKind::ALL, i64::MAX), |last| Step::Files(Some(last)));
         Ok((page.faults.into_iter().flat_map(file_findings).collect(), next))
+    }
+
+    async fn repos(&mut self, kinds: &'static [RepoKind], before: i64) -> Result<(Vec<Finding>, Step), StoreError> {
+        let Some((kind, others)) = kinds.split_first() else { return Ok((Vec::new(), Step::Totals)) };
+        let store = &self.fsck.store;
+        let Some(repo) = store.index.list_hub_repos(*kind, None, before, 1).await?.pop() else {
+            return Ok((Vec::new(), Step::Repos(others, i64::MAX)));
+        };
+        self.seen.repo_count += 1;
+        let faults = store.check_hub_repo(&repo, self.fsck.is_deep).await?;
+        let findings = faults.into_iter().map(|fault| repo_finding(&repo, fault)).collect();
+        Ok((findings, Step::Repos(kinds, repo.id)))
     }
 
     async fn totals(&self) -> Result<Vec<Finding>, StoreError> {
@@ -285,6 +303,24 @@ pub(super) fn future(index: &dyn Index, now: Timestamp) -> Timestamp {
     let slack = if index.has_other_clocks() { MAX_CLOCK_LEAD } else { CLOCK_SLACK };
     let slack = u64::try_from(slack.as_millis()).unwrap_or(u64::MAX);
     Timestamp::from_millis(now.as_millis().saturating_add(slack))
+}
+
+/// The finding for a fault of a Hub repository.
+fn repo_finding(repo: &HubRepo, fault: RepoFault) -> Finding {
+    match fault {
+        RepoFault::Broken(detail) => Finding::new(Kind::BrokenRepository, detail, Repair::Recover),
+        RepoFault::LostFiles(count, first) => {
+            let (files, name) = (if count == 1 { "file" } else { "files" }, &repo.storage_name);
+            let detail = format!(
+                "the contents of {count} {files} of {name} are not registered for it: removed with zorb rm, or lost with \
+                 their records; {first} is one of the hashes"
+            );
+            Finding::new(Kind::LostContents, detail, Repair::Commit)
+        }
+        RepoFault::Unchecked(detail) => {
+            Finding::new(Kind::Unchecked, format!("{}: {detail}", repo.storage_name), Repair::LookInto)
+        }
+    }
 }
 
 /// The findings for the faults of one file.

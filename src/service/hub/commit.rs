@@ -146,6 +146,8 @@ impl Server {
                 self.renew_blobs(open, blobs_of(&changes), &lock).await?;
                 return Ok(Committed { id: head.id, is_new: false });
             }
+            let tree_lens = trees.iter().map(|tree| tree.entries.len());
+            self.check_quota_of_commit(&open.repo.storage_name, message.len(), tree_lens).await?;
             // The clocks of replicas differ a little; a history must not go back in time.
             let at = at.max(head.at);
             let unsealed = HubCommit {
@@ -266,15 +268,31 @@ impl Server {
     }
 
     /// Refuses changes whose contents have no claim any more, because a user or a sweep has removed
-    /// it since they were stored. A repetition stores them again. The caller holds the lock of the
-    /// repository, with which a sweep removes claims.
+    /// it since they were stored. A repetition stores those again that are in the commit. The
+    /// caller holds the lock of the repository, with which a sweep removes claims.
     async fn check_claims(&self, open: &OpenRepo, changes: &[Stored]) -> Result<(), HubError> {
         // A server without authentication does not distinguish repositories.
         let RepoScope::One(repo) = &open.claims.repo else { return Ok(()) };
         let files: HashSet<FileHash> =
             blobs_of(changes).into_iter().filter(|blob| blob.len > 0).map(|blob| blob.file).collect();
         let claimed = self.store.index.claimed_files(files.iter().copied().collect(), repo.to_string()).await?;
-        if claimed.len() != files.len() {
+        let claimed: HashSet<FileHash> = claimed.into_iter().map(|(file, _)| file).collect();
+        let is_lost = |blob: &HubBlob| blob.len > 0 && !claimed.contains(&blob.file);
+        let lost = changes.iter().filter_map(|change| match change {
+            Stored::Put(path, blob) if is_lost(blob) => Some((path, blob.sha256)),
+            Stored::Put(..) | Stored::Copy { .. } | Stored::Delete { .. } => None,
+        });
+        let mut is_any_lost = false;
+        for (path, sha256) in lost {
+            if sha256.is_some() {
+                // A client that only repeats the commit does not send a large file again.
+                let detail =
+                    format!("The contents of {path} have been removed since they were sent. Upload them again.");
+                return Err(HubError::Invalid(detail));
+            }
+            is_any_lost = true;
+        }
+        if is_any_lost {
             return Err(HubError::Moving);
         }
         Ok(self.retain_unneeded(&open.repo.storage_name, files.into_iter()).await?)

@@ -130,7 +130,7 @@ impl Server {
         let names: Vec<String> = self.deleting.names().iter().cloned().collect();
         for name in names {
             let lock = self.lock_hub_repo(&name).await?;
-            if !self.store.deleted_repos().await?.iter().any(|repo| repo.storage_name == name) {
+            if self.store.index.find_deleted_stored_hub_repo(name.clone()).await?.is_none() {
                 self.deleting.names().remove(&name);
             }
             drop(lock);

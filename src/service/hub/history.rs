@@ -149,6 +149,11 @@ impl Marks {
         self.files.iter().filter(|(_, is_needed)| !**is_needed).map(|(file, _)| *file)
     }
 
+    /// The files that branches and tags need.
+    pub(super) fn needed_files(&self) -> impl Iterator<Item = FileHash> {
+        self.files.iter().filter(|(_, is_needed)| **is_needed).map(|(file, _)| *file)
+    }
+
     /// Whether a branch or tag needed this file when it was marked.
     pub(super) fn is_needed(&self, file: &FileHash) -> bool {
         self.files.get(file).is_some_and(|is_needed| *is_needed)

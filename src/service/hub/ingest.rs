@@ -185,7 +185,7 @@ impl Server {
         let write = move || write_upload(&Shard { files, xorbs: Vec::new() });
         let shard = self.store.pool.run_for(claims.tenant(), write).await;
         let shard = shard.map_err(|error| HubError::Invalid(format!("Too many files: {error}.")))?;
-        self.register(claims, Bytes::from(shard)).await?;
+        self.register(claims, shard.into()).await?;
         Ok(())
     }
 }

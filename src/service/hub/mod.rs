@@ -15,6 +15,7 @@
 mod advance;
 mod card;
 mod catalog;
+mod check;
 mod commit;
 mod copy;
 mod delete;
@@ -41,6 +42,7 @@ pub(super) use self::advance::BranchLocks;
 pub(crate) use self::card::MAX_METADATA_LEN;
 pub use self::card::metadata_of;
 pub use self::catalog::{RepoHead, RepoPlace, StoredRepo};
+pub(super) use self::check::RepoFault;
 pub(crate) use self::commit::MAX_CHANGE_COUNT;
 pub use self::commit::{Change, CommitRequest, Committed};
 pub(super) use self::copy::{Copying, Loading, hub_states, make_way, state_of};
@@ -50,6 +52,8 @@ pub use self::ingest::WholeFile;
 pub use self::list::{Depth, HubEntry, HubPage};
 pub use self::name::{HubName, HubNameError};
 pub(super) use self::part::{HubPart, HubState};
+#[cfg(test)]
+pub(super) use self::refs::attributes;
 pub(super) use self::unneeded::Unneeded;
 use super::access::{Claims, PublicRepo, Repo, RepoScope, Scope};
 use super::error::{RegisterError, StoreError, UploadError};

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::index::{HubRepo, RepoKind, lower_name};
+use crate::index::{HubRepo, RepoKind};
 
 /// The name of a Hub repository, such as `acme/bert` of the models.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,11 +85,6 @@ impl HubName {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The name by which repositories of a kind are unique, as [`HubRepo::lower_name`].
-    pub(super) fn lower_name(&self) -> String {
-        lower_name(&self.namespace, &self.name)
     }
 
     /// The name in the namespace of this repository, which may be written in another case here.

@@ -88,6 +88,9 @@ impl Server {
         };
         // A token for one repository does not open a new one with its former name.
         let acting = creating_claims(claims, name, &storage_name).ok_or(HubError::ReadOnly)?;
+        let message = "initial commit".to_owned();
+        // Before a file is stored for a repository that does not exist.
+        self.check_quota_of_commit(&storage_name, message.len(), std::iter::empty()).await?;
         let blobs = self.ingest(&acting, vec![attributes().into_bytes()]).await?;
         let mut root = Tree::default();
         for blob in &blobs {
@@ -96,7 +99,6 @@ impl Server {
         let (tree, entries) = root.to_object()?;
         let at = self.store.clock.now();
         let author = author_of(&acting);
-        let message = "initial commit".to_owned();
         let first = HubCommit { id: ObjectId::from_bytes([0; 20]), tree, parent: None, at, author, message };
         let first = sealed(first)?;
         let new = NewHubRepo {
@@ -264,7 +266,7 @@ pub(super) fn author_of(claims: &Claims) -> String {
     claims.subject.as_ref().map_or("anonymous", |subject| subject.as_str()).to_owned()
 }
 
-fn attributes() -> String {
+pub(in crate::service) fn attributes() -> String {
     let line = |ending: &&str| format!("*.{ending} filter=lfs diff=lfs merge=lfs -text\n");
     ATTRIBUTES.iter().map(line).collect()
 }

@@ -76,13 +76,11 @@ impl Store {
 
     /// The deleted repositories that have this name, or the storage name that belongs to it.
     async fn deleted_of(&self, name: &HubName) -> Result<Vec<HubRepo>, StoreError> {
-        let (storage_name, lower_name) = (name.storage_name(), name.lower_name());
-        let is_of = |repo: &HubRepo| {
-            repo.storage_name == storage_name || (repo.kind == name.kind() && repo.lower_name() == lower_name)
-        };
-        let mut deleted = self.deleted_repos().await?;
-        deleted.retain(is_of);
-        Ok(deleted)
+        let (namespace, bare) = (name.namespace().to_owned(), name.name().to_owned());
+        let named = self.index.find_deleted_hub_repo(name.kind(), namespace, bare).await?;
+        let stored = self.index.find_deleted_stored_hub_repo(name.storage_name()).await?;
+        let stored = stored.filter(|stored| named.as_ref().is_none_or(|named| named.id != stored.id));
+        Ok(named.into_iter().chain(stored).collect())
     }
 }
 

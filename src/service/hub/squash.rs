@@ -47,7 +47,8 @@ impl Server {
     /// # Errors
     ///
     /// [`HubError::NoRevision`] without this branch; [`HubError::Moving`] if another process moves
-    /// it meanwhile.
+    /// it meanwhile; [`RegisterError::OverQuota`](crate::service::RegisterError::OverQuota) if the
+    /// branch has one commit already.
     pub async fn squash(
         self: &Arc<Self>,
         open: &OpenRepo,
@@ -60,6 +61,10 @@ impl Server {
         check_message(&message)?;
         let lock = Arc::new(self.lock_hub_repo(&open.repo.storage_name).await?);
         let head = self.head(open, branch, &name).await?;
+        // A repository over its quota can get rid of its history.
+        if head.parent.is_none() {
+            self.check_quota_of_commit(&open.repo.storage_name, message.len(), std::iter::empty()).await?;
+        }
         // It may be listed since before the branch was created.
         self.store.index.set_unneeded_commits(open.repo.id, vec![head.id], None).await?;
         let at = self.store.clock.now().max(head.at);

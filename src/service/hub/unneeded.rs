@@ -20,27 +20,28 @@ pub(in crate::service) struct Unneeded {
     /// that registrations for others have nothing to look up. With several servers they are looked
     /// up.
     repos: Mutex<HashMap<String, i64>>,
-    /// What each repository used when its last complete sweep of this process began, by its number.
-    swept: Mutex<HashMap<i64, Usage>>,
+    /// The number and the bytes of the files of each repository when its last complete sweep of
+    /// this process began, by its number.
+    swept: Mutex<HashMap<i64, (u64, u64)>>,
 }
 
 impl Unneeded {
-    /// Whether a repository uses what it did when its last complete sweep began. Then nothing was
-    /// registered for it since then, unless as much was removed.
+    /// Whether a repository has as many files and bytes as when its last complete sweep began. Then
+    /// nothing was registered for it since then, unless as much was removed.
     pub(super) fn was_swept_with(&self, repo: &HubRepo, usage: Usage) -> bool {
-        self.swept().get(&repo.id) == Some(&usage)
+        self.swept().get(&repo.id) == Some(&(usage.file_count, usage.logical_len))
     }
 
-    /// Notes a complete sweep, and what the repository used when it began. `None` if the next sweep
-    /// may find more without a change of that.
+    /// Notes a complete sweep, and the usage of the repository when it began. `None` if the next
+    /// sweep may find more without a change of that.
     pub(super) fn set_swept(&self, repo: &HubRepo, usage: Option<Usage>) {
         match usage {
-            Some(usage) => _ = self.swept().insert(repo.id, usage),
+            Some(usage) => _ = self.swept().insert(repo.id, (usage.file_count, usage.logical_len)),
             None => _ = self.swept().remove(&repo.id),
         }
     }
 
-    fn swept(&self) -> MutexGuard<'_, HashMap<i64, Usage>> {
+    fn swept(&self) -> MutexGuard<'_, HashMap<i64, (u64, u64)>> {
         self.swept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -12,8 +12,9 @@
 //! none of them was acknowledged. If instead an index was restored that is only a little older,
 //! some of them may have been acknowledged. The two cases look alike, so all records are applied.
 //! If they need xorbs with an interrupted deletion, these are restored first
-//! ([`half_deleted`](super::half_deleted)). With several servers the two cases can be told apart,
-//! and records of changes that were not made are removed ([`settle`](super::settle)).
+//! ([`half_deleted`](super::half_deleted)). With several servers the two cases can be told apart:
+//! records of changes that were not made are removed ([`settle`](super::settle)), and an index that
+//! was set back gets the xorbs that it lacks ([`set_back`](super::set_back)).
 //!
 //! At the first start the id is written into the index, then into the data directory. After a crash
 //! in between, the next start writes the id into the data directory. So if the data directory has
@@ -38,7 +39,7 @@ use crate::service::error::StoreError;
 use crate::service::{RebuildError, Rebuilt, Store};
 
 /// Why the index is not used. Nothing was changed, except that a start may already have applied
-/// records.
+/// records, and taken over blobs if the index was set back.
 #[derive(Debug, Error)]
 pub enum Gap {
     /// There is no store, and none may be created.
@@ -216,6 +217,16 @@ impl Store {
             // The index and the data directory are from a version without ids.
             mark.last_record = self.newest_applied().await?.map(Seq::number);
         }
+        let was_set_back = self.index.was_set_back().await.map_err(StoreError::from)?;
+        if was_set_back {
+            // Refuse early, because the rest may take long.
+            self.check_last_record(&mark).await?;
+            if let Err(Inapplicable::Newer { seq, found }) = self.read_tail_needs(&mark).await? {
+                return Err(Gap::Newer { seq, found });
+            }
+            let count = self.adopt_unknown_blobs().await?;
+            tracing::warn!(count, "the database was set back: this number of xorbs that it lacked have rows now");
+        }
         let mut tail = self.compare_records(&mark).await?;
         let id = mark.id.or(directory).unwrap_or_else(new_store_id);
         let to_close = self.settle_open(&mark, &mut tail).await?;
@@ -238,7 +249,7 @@ impl Store {
         if directory.is_none() {
             self.records.set_store_id(id).await.map_err(StoreError::from)?;
         }
-        if self.index.was_set_back().await.map_err(StoreError::from)? {
+        if was_set_back {
             let count = self.mark_missing_blobs().await?;
             tracing::warn!(
                 count,
@@ -253,8 +264,8 @@ impl Store {
         Ok(Reconciled { is_new, applied_count })
     }
 
-    /// Compares what the index has applied with the stored records.
-    async fn compare_records(&self, mark: &StoreMark) -> Result<Tail, Gap> {
+    /// Checks that the last record that the index has applied is there.
+    async fn check_last_record(&self, mark: &StoreMark) -> Result<(), Gap> {
         // The records are not marked as complete if the store is from an earlier version or from a
         // restore, or if an operator has moved the directory `shards` away. Then the last applied
         // record may be missing, and `Store::complete_records` writes records of all files.
@@ -271,6 +282,12 @@ impl Store {
                 return Err(if was_set_back { Gap::Behind { seq } } else { Gap::RecordsMissing { seq } });
             }
         }
+        Ok(())
+    }
+
+    /// Compares what the index has applied with the stored records.
+    async fn compare_records(&self, mark: &StoreMark) -> Result<Tail, Gap> {
+        self.check_last_record(mark).await?;
         if let Some(newest) = self.records.last().await.map_err(StoreError::from)? {
             self.records.reserve_through(newest);
         }
@@ -320,8 +337,8 @@ impl Store {
     /// Applies the records that a crash has left. A file whose hash cannot be computed from stored
     /// chunks, for example because a xorb is damaged, is left out, and its xorbs are retained.
     async fn apply_tail(&self, tail: &Tail) -> Result<(), Gap> {
-        // Discards the rows of abandoned registrations all at once. Otherwise the replay would
-        // discard a few of them after each of its own steps.
+        // Discards the rows of abandoned registrations first: otherwise the replay would have to
+        // replace those of the same files.
         self.discard_abandoned().await?;
         // The index may be an older copy. Then its lists do not say what was registered again.
         self.index.renew_unneeded_files(self.clock.now()).await.map_err(StoreError::from)?;

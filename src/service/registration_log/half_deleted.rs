@@ -44,14 +44,17 @@ impl Store {
         let needed: HashSet<XorbHash> = needs.into_values().flat_map(Need::into_xorbs).collect();
         let mut count = 0;
         for xorb in needed.intersection(&unfinished) {
-            count += usize::from(self.restore_xorb(*xorb).await?);
+            if self.restore_xorb(*xorb).await? {
+                tracing::warn!(%xorb, "restored a xorb whose upload or deletion was interrupted: an unapplied record needs it");
+                count += 1;
+            }
         }
         Ok(count)
     }
 
     /// Gives an unfinished row a copy of the blob that it names, and makes it live. Returns whether
     /// the blob exists and is sound.
-    async fn restore_xorb(&self, xorb: XorbHash) -> Result<bool, StoreError> {
+    pub(super) async fn restore_xorb(&self, xorb: XorbHash) -> Result<bool, StoreError> {
         let Some(was) = self.index.incarnation_of(xorb).await? else { return Ok(false) };
         let (key, ticket) = (BlobKey::new(xorb, was), Ticket::random());
         if self.blobs.head(key).await?.is_none() {
@@ -65,10 +68,6 @@ impl Store {
         let (name, len) = (ticket.incarnation(), proven.serialized_len());
         self.index.begin_object(xorb, name, len, self.clock.now()).await?;
         Draft::publish(draft, BlobKey::new(xorb, name)).await?;
-        let is_restored = self.index.restore_xorb(proven.into_row(), was, ticket, self.clock.now()).await?;
-        if is_restored {
-            tracing::warn!(%xorb, "restored a xorb whose upload or deletion was interrupted: an unapplied record needs it");
-        }
-        Ok(is_restored)
+        Ok(self.index.restore_xorb(proven.into_row(), was, ticket, self.clock.now()).await?)
     }
 }

@@ -38,6 +38,7 @@ mod rebuild;
 mod rebuilt;
 mod record;
 mod replay;
+mod set_back;
 mod settle;
 mod tail;
 

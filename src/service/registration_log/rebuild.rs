@@ -30,7 +30,7 @@ use crate::service::verify::{BlobVerifier, Damage, Pace, Verdict};
 
 /// Blobs that are read at once. Each has some MiB in memory, and the workers alternate between
 /// them.
-const IN_FLIGHT_COUNT: usize = 8;
+pub(super) const IN_FLIGHT_COUNT: usize = 8;
 
 /// Blobs whose lengths are asked for at once.
 const HEAD_COUNT: usize = 32;

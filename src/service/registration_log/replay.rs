@@ -324,23 +324,15 @@ impl<'a> Replay<'a> {
         // all other files, so check these together first.
         let must_prove = |proven: &&Proven| *scope != RepoScope::All && !proven.is_switched;
         let terms = proven.iter().filter(must_prove).flat_map(|proven| &proven.file.terms);
-        let has_all = match self.store.prove_possession(single_chunks(terms, &[]), &domain(scope)).await {
-            Ok(()) => true,
-            Err(RegisterError::Store(error)) => return Err(error.into()),
-            Err(_) => false,
-        };
+        let unproven = self.store.unproven_xorbs(single_chunks(terms, &[]), &domain(scope), None).await?;
         for of_file in proven {
             let Proven { file, first, at, .. } = of_file;
-            if !has_all && must_prove(&of_file) {
-                let single = single_chunks(file.terms.iter(), &[]);
-                match self.store.prove_possession(single, &domain(scope)).await {
-                    Ok(()) => {}
-                    Err(RegisterError::Store(error)) => return Err(error.into()),
-                    Err(other) => {
-                        self.leave_out(file.hash, repo.to_owned(), other);
-                        continue;
-                    }
-                }
+            let mut xorbs = file.terms.iter().map(|term| term.xorb);
+            if must_prove(&of_file)
+                && let Some(xorb) = xorbs.find(|xorb| unproven.contains(xorb))
+            {
+                self.leave_out(file.hash, repo.to_owned(), RegisterError::MissingXorb { xorb });
+                continue;
             }
             asked_for.extend(first);
             by_time.entry(at.as_millis()).or_default().push(file.clone());

@@ -24,7 +24,7 @@ const PAUSES: Pauses =
 
 pub(super) fn writer(repo: &str) -> Claims {
     let repo = RepoScope::One(repo.parse().unwrap());
-    Claims { scope: Scope::Write, repo, subject: None, issued_unix_secs: 0, expires_unix_secs: u64::MAX }
+    Claims { scope: Scope::Write, repo, subject: None, issued_unix_secs: 0, expires_unix_secs: u64::MAX, user: None }
 }
 
 /// A file that is one xorb.

@@ -17,6 +17,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
+pub(super) use self::hub::SweepGuard;
 use crate::blob::memory::MemoryBlobStore;
 use crate::blob::records::memory::MemoryRecordStore;
 use crate::blob::records::{RecordStore, Seq};
@@ -51,6 +52,8 @@ pub(super) struct Faults {
     is_shared: Arc<AtomicBool>,
     /// What the index says of the records of other servers.
     others: Arc<Mutex<Others>>,
+    /// The guard of sweeps that is broken, if any.
+    broken: Arc<Mutex<Option<SweepGuard>>>,
 }
 
 /// What an index of several servers has, and one in SQLite has not.
@@ -544,7 +547,12 @@ impl RecordIndex for FaultyIndex {
         files: Vec<FileHash>,
         repo: String,
     ) -> BoxFuture<'_, Result<Vec<(FileHash, bool)>, IndexError>> {
-        self.faults.around("claimed_files", self.inner.claimed_files(files, repo), index_error).boxed()
+        let all = files.iter().map(|file| (*file, false)).collect();
+        let claimed = async move {
+            let claimed = self.inner.claimed_files(files, repo).await?;
+            Ok(if self.faults.lacks(SweepGuard::CommitChecksClaims) { all } else { claimed })
+        };
+        self.faults.around("claimed_files", claimed, index_error).boxed()
     }
 
     fn visible_files(&self, files: Vec<FileHash>) -> BoxFuture<'_, Result<Vec<FileHash>, IndexError>> {

@@ -21,7 +21,7 @@ use crate::service::{ReadError, StoreError};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn fsck(setup: &Setup, presence: Presence, is_deep: bool) -> Fsck {
+pub(super) fn fsck(setup: &Setup, presence: Presence, is_deep: bool) -> Fsck {
     Fsck { store: Arc::clone(&setup.process().store), presence, is_deep, trusts_clock: false }
 }
 
@@ -31,7 +31,7 @@ fn trusting(setup: &Setup, presence: Presence) -> Fsck {
 }
 
 /// Walks through the store, and repairs the findings if `is_repair`.
-async fn run(fsck: &Fsck, is_repair: bool) -> Result<Vec<(Finding, Option<Outcome>)>, StoreError> {
+pub(super) async fn run(fsck: &Fsck, is_repair: bool) -> Result<Vec<(Finding, Option<Outcome>)>, StoreError> {
     let (mut walk, mut all) = (fsck.walk(), Vec::new());
     while let Some(findings) = walk.next_findings().await? {
         for finding in findings {

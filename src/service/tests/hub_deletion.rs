@@ -331,7 +331,8 @@ async fn claimed(setup: &Setup, repo: &str) -> BTreeSet<String> {
     files.into_iter().map(|file| file.hash.to_string()).collect()
 }
 
-/// A user removes a claim after a commit has stored its contents, and before it has the lock.
+/// A user removes a claim after a commit has stored its contents, and before it has the lock. A
+/// client repeats such a commit, and that stores contents again that are in it.
 #[tokio::test]
 async fn commit_whose_claim_was_removed_meanwhile_is_refused() {
     let setup = Setup::new().await;
@@ -339,10 +340,10 @@ async fn commit_whose_claim_was_removed_meanwhile_is_refused() {
     create(&server, "repo").await.unwrap();
     let before = seen(&server).await;
     let lock = server.lock_hub_repo(&name("repo").storage_name()).await.unwrap();
+    let known = claimed(&setup, "repo").await;
     let committing = commit(&server, "repo", vec![put("a.txt")]);
     let removing = async {
         // The contents of the commit are stored before it takes the lock.
-        let known = claimed(&setup, "repo").await;
         let mut now = known.clone();
         while now.len() == known.len() {
             tokio::task::yield_now().await;
@@ -353,9 +354,8 @@ async fn commit_whose_claim_was_removed_meanwhile_is_refused() {
         drop(lock);
     };
     let (committed, ()) = tokio::join!(committing, removing);
-    assert!(matches!(committed, Err(HubError::Moving)), "{committed:?}");
+    assert!(matches!(&committed, Err(HubError::Moving)), "{committed:?}");
     assert_eq!(seen(&server).await, before);
-    // A repetition stores the contents again.
     commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
     seen(&server).await;
 }

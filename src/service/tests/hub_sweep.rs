@@ -11,13 +11,14 @@ use bytes::Bytes;
 use futures_util::{FutureExt, stream};
 use sha2::Digest;
 
+use super::faults::SweepGuard;
 use super::hub::{claims, commit, create, name, open, put, seen};
 use super::hub_deletion::copy;
 use super::records::rebuild;
 use super::{BodyError, Setup};
 use crate::format::shard::Sha256;
 use crate::git::ObjectId;
-use crate::index::{ClaimIndex, HubIndex, HubObject, HubSweepIndex, ListIndex, Reader};
+use crate::index::{ClaimIndex, HubIndex, HubObject, HubSweepIndex, Index, Reader};
 use crate::runtime::clock::Clock;
 use crate::service::gc::Pace;
 use crate::service::hub::{Depth, Loading, hub_states};
@@ -43,9 +44,9 @@ async fn head(server: &Arc<Server>, repo: &str) -> ObjectId {
 }
 
 /// The files that a repository has a claim to.
-async fn claimed(setup: &Setup, repo: &str) -> BTreeSet<String> {
+async fn claimed(index: &dyn Index, repo: &str) -> BTreeSet<String> {
     let reader = Reader::Repo(name(repo).storage_name());
-    let files = setup.index.files_after(reader, None, 10_000).await.unwrap();
+    let files = index.files_after(reader, None, 10_000).await.unwrap();
     files.into_iter().map(|file| file.hash.to_string()).collect()
 }
 
@@ -65,11 +66,11 @@ async fn squashed() -> (Setup, Arc<Server>, ObjectId) {
 }
 
 /// Number of commits, directories and files that have a row.
-async fn object_counts(setup: &Setup, server: &Arc<Server>, repo: &str) -> [usize; 3] {
+async fn object_counts(index: &dyn Index, server: &Arc<Server>, repo: &str) -> [usize; 3] {
     let id = open(server, repo).await.unwrap().repo.id;
-    let commits = setup.index.list_hub_commits(id, None, 10_000).await.unwrap();
-    let trees = setup.index.list_hub_ids(id, HubObject::Tree, None, 10_000).await.unwrap();
-    let blobs = setup.index.list_hub_ids(id, HubObject::Blob, None, 10_000).await.unwrap();
+    let commits = index.list_hub_commits(id, None, 10_000).await.unwrap();
+    let trees = index.list_hub_ids(id, HubObject::Tree, None, 10_000).await.unwrap();
+    let blobs = index.list_hub_ids(id, HubObject::Blob, None, 10_000).await.unwrap();
     [commits.len(), trees.len(), blobs.len()]
 }
 
@@ -78,13 +79,13 @@ fn sha256(text: &str) -> Sha256 {
 }
 
 /// Registers a large file without a commit.
-async fn upload(server: &Arc<Server>, repo: &str, text: &str) {
+pub(super) async fn upload(server: &Arc<Server>, repo: &str, text: &str) {
     let (claims, body) = (claims(repo), stream::iter([Ok::<_, BodyError>(Bytes::copy_from_slice(text.as_bytes()))]));
     let (tenant, len) = (claims.tenant(), text.len() as u64);
     server.receive_whole_file(WholeFile { tenant, claims: &claims, sha256: sha256(text), len, body }).await.unwrap();
 }
 
-fn put_large(path: &str, text: &str) -> Change {
+pub(super) fn put_large(path: &str, text: &str) -> Change {
     Change::PutLarge { path: path.parse().unwrap(), sha256: sha256(text), len: Some(text.len() as u64) }
 }
 
@@ -119,19 +120,22 @@ async fn squashed_history_is_deleted_after_a_week() {
     commit(&server, "repo", vec![delete("a/old.txt"), delete("a/b/moved.txt"), delete("own.txt"), moved])
         .await
         .unwrap();
-    let (old, other) = (head(&server, "repo").await, claimed(&setup, "other").await);
+    let (old, other) = (head(&server, "repo").await, claimed(&setup.index, "other").await);
     squash(&server, "repo").await;
-    let (expected, all) = (seen(&server).await, object_counts(&setup, &server, "repo").await);
-    assert_eq!((all, claimed(&setup, "repo").await.len()), ([4, 5, 4], 4));
+    let (expected, all) = (seen(&server).await, object_counts(&setup.index, &server, "repo").await);
+    assert_eq!((all, claimed(&setup.index, "repo").await.len()), ([4, 5, 4], 4));
     sweep(&server).await;
     pass(&setup, &server, 6).await;
     // Until then the old commit can be read, and brought back.
     assert_eq!(server.find_revision(&open(&server, "repo").await.unwrap(), &old.to_string()).await.unwrap().id, old);
-    assert_eq!(object_counts(&setup, &server, "repo").await, all);
+    assert_eq!(object_counts(&setup.index, &server, "repo").await, all);
     pass(&setup, &server, 1).await;
     // One commit, its root, its `.gitattributes` and one file are left.
-    assert_eq!((object_counts(&setup, &server, "repo").await, claimed(&setup, "repo").await.len()), ([1, 1, 2], 2));
-    assert_eq!((seen(&server).await, claimed(&setup, "other").await), (expected.clone(), other));
+    assert_eq!(
+        (object_counts(&setup.index, &server, "repo").await, claimed(&setup.index, "repo").await.len()),
+        ([1, 1, 2], 2)
+    );
+    assert_eq!((seen(&server).await, claimed(&setup.index, "other").await), (expected.clone(), other));
     let found = server.find_revision(&open(&server, "repo").await.unwrap(), &old.to_string()).await;
     assert!(matches!(found, Err(HubError::NoRevision { .. })));
     // A rebuild has the old rows again; later sweeps delete them.
@@ -189,7 +193,7 @@ async fn young_commit_keeps_its_old_parent() {
     pass(&setup, &server, 1).await;
     assert!(server.find_revision(&opened, &young).await.is_err());
     assert_eq!(
-        (object_counts(&setup, &server, "repo").await[0], server.store.metrics.hub.sweep_failures.get()),
+        (object_counts(&setup.index, &server, "repo").await[0], server.store.metrics.hub.sweep_failures.get()),
         (1, 0)
     );
 }
@@ -209,8 +213,8 @@ async fn claim_stays_while_another_file_has_the_same_contents() {
     sweep(&server).await;
     pass(&setup, &server, 8).await;
     // `.gitattributes`, and the large file.
-    assert_eq!(object_counts(&setup, &server, "repo").await, [1, 1, 2]);
-    assert_eq!((claimed(&setup, "repo").await.len(), seen(&server).await), (2, expected));
+    assert_eq!(object_counts(&setup.index, &server, "repo").await, [1, 1, 2]);
+    assert_eq!((claimed(&setup.index, "repo").await.len(), seen(&server).await), (2, expected));
 }
 
 /// Two files of a deleted commit that are registered again, each in its own way, before the sweep
@@ -386,13 +390,17 @@ async fn part_of_an_unneeded_commit_is_no_damage() {
     let expected = seen(&server).await;
     sweep(&server).await;
     pass(&setup, &server, 8).await;
-    assert_eq!((seen(&server).await, object_counts(&setup, &server, "repo").await[0]), (expected, 1));
+    assert_eq!((seen(&server).await, object_counts(&setup.index, &server, "repo").await[0]), (expected, 1));
     assert_eq!(server.store.metrics.hub.sweep_failures.get(), 0);
 }
 
 /// A client registers a file again while the sweep deletes what its last commit had.
 #[tokio::test]
 async fn file_that_is_registered_during_a_sweep_stays() {
+    register_during_a_sweep(None).await;
+}
+
+async fn register_during_a_sweep(broken: Option<SweepGuard>) {
     let setup = Setup::new().await;
     let server = setup.process();
     create(&server, "repo").await.unwrap();
@@ -406,21 +414,51 @@ async fn file_that_is_registered_during_a_sweep_stays() {
     sweep(&server).await;
     pass(&setup, &server, 6).await;
     setup.clock.advance(DAY);
+    broken.into_iter().for_each(|guard| setup.faults.break_guard(guard));
     // Its commits are gone, and no file yet.
     let held = setup.faults.hold("drop_hub_objects");
     let registering = async {
         let release = held.reached().await;
-        let left = object_counts(&setup, &server, "repo").await;
+        let left = object_counts(&setup.index, &server, "repo").await;
         upload(&server, "repo", "again").await;
         drop(release);
         left
     };
     let ((), left) = tokio::join!(sweep(&server), registering);
     assert_eq!((left[0], left[2]), (1, 5));
-    assert_eq!(object_counts(&setup, &server, "repo").await, [1, 3, 2]);
+    assert_eq!(object_counts(&setup.index, &server, "repo").await, [1, 3, 2]);
     pass(&setup, &server, 6).await;
     commit(&server, "repo", vec![put_large("a.bin", "again")]).await.unwrap();
     seen(&server).await;
+}
+
+/// The commit has found its file, and then a sweep removes the claim to it.
+#[tokio::test]
+async fn commit_of_a_file_that_is_removed_meanwhile_is_refused() {
+    commit_during_a_sweep(None).await;
+}
+
+async fn commit_during_a_sweep(broken: Option<SweepGuard>) {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    upload(&server, "repo", "again").await;
+    sweep(&server).await;
+    pass(&setup, &server, 6).await;
+    setup.clock.advance(DAY);
+    broken.into_iter().for_each(|guard| setup.faults.break_guard(guard));
+    let held = setup.faults.hold("stage_xorb");
+    let sweeping = async {
+        let release = held.reached().await;
+        assert!(file_of(&setup, "repo", "again").await.is_some());
+        sweep(&server).await;
+        assert!(file_of(&setup, "repo", "again").await.is_none());
+        drop(release);
+    };
+    let changes = vec![put_large("a.bin", "again"), put_text("b.txt", "other")];
+    let (committed, ()) = tokio::join!(commit(&server, "repo", changes), sweeping);
+    seen(&server).await;
+    assert!(matches!(&committed, Err(HubError::Invalid(detail)) if detail.contains("a.")), "{committed:?}");
 }
 
 /// No file is unneeded, so only the directories are left when the server stops.
@@ -445,10 +483,10 @@ async fn sweep_that_was_stopped_is_completed_by_the_next() {
     };
     let (swept, ()) = tokio::join!(server.sweep_hub_repos(&pace), stopping);
     swept.unwrap();
-    let left = object_counts(&setup, &server, "repo").await;
+    let left = object_counts(&setup.index, &server, "repo").await;
     assert!(matches!(left, [1, 5..7, 4]), "{left:?}: one step deleted some of three directories");
     pass(&setup, &server, 1).await;
-    assert_eq!(object_counts(&setup, &server, "repo").await, [1, 4, 4]);
+    assert_eq!(object_counts(&setup.index, &server, "repo").await, [1, 4, 4]);
 }
 
 /// A commit was listed long before a branch was created there, and no sweep sees the branch.
@@ -541,12 +579,12 @@ async fn directory_that_comes_back_during_a_sweep_has_its_files() {
     let root = format!("SELECT tree FROM hub_commits WHERE oid = x'{young}'");
     setup.index.tamper(&format!("DELETE FROM hub_trees WHERE oid IN ({root})")).await;
     setup.clock.advance(DAY);
-    let before = object_counts(&setup, &server, "repo").await;
+    let before = object_counts(&setup.index, &server, "repo").await;
     // No step is under way: the sweep has deleted directories, and no file yet.
     let held = setup.faults.hold("list_hub_blobs");
     let committing = async {
         let release = held.reached().await;
-        let left = object_counts(&setup, &server, "repo").await;
+        let left = object_counts(&setup.index, &server, "repo").await;
         commit(&server, "repo", vec![put("d/e.txt")]).await.unwrap();
         drop(release);
         left
@@ -569,8 +607,8 @@ async fn repository_with_a_missing_directory_loses_nothing() {
     let page = server.list_hub_files(&opened, &main, "", Depth::One, (None, 9)).await.unwrap();
     let below = page.entries.iter().find(|entry| entry.path == "a").unwrap().id;
     setup.index.tamper(&format!("DELETE FROM hub_trees WHERE oid = x'{below}'")).await;
-    let all = object_counts(&setup, &server, "repo").await;
+    let all = object_counts(&setup.index, &server, "repo").await;
     pass(&setup, &server, 20).await;
-    assert_eq!(object_counts(&setup, &server, "repo").await, all);
+    assert_eq!(object_counts(&setup.index, &server, "repo").await, all);
     assert_eq!(server.store.metrics.hub.sweep_failures.get(), 20);
 }

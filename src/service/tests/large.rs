@@ -41,6 +41,7 @@ const ADMIN: Claims = Claims {
     subject: None,
     issued_unix_secs: 0,
     expires_unix_secs: u64::MAX,
+    user: None,
 };
 
 /// A xorb that was never uploaded.

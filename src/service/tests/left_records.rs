@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use futures_util::{FutureExt, stream};
+
 use super::records::{file_of, remove, upload_as, writer, xorb_of};
 use super::{Moment, Setup};
 use crate::blob::records::RecordStore;
@@ -10,15 +12,16 @@ use crate::format::FileHash;
 use crate::format::shard::{FileInfo, Shard, write_upload};
 use crate::format::xorb::BuiltXorb;
 use crate::index::{RecordIndex, UsageIndex};
+use crate::runtime::fair::Tenant;
 use crate::service::error::RegisterError;
-use crate::service::{Limits, Quotas};
+use crate::service::{BodyError, Limits, Quotas, ReceivedShard};
 
 /// More files than a test registers in one transaction.
 fn files(xorb: &BuiltXorb) -> Vec<FileInfo> {
     (0..5).map(|start| file_of(xorb, start, 6, None)).collect()
 }
 
-fn shard(files: &[FileInfo]) -> bytes::Bytes {
+fn shard(files: &[FileInfo]) -> ReceivedShard {
     write_upload(&Shard { files: files.to_vec(), xorbs: Vec::new() }).unwrap().into()
 }
 
@@ -97,6 +100,32 @@ async fn failed_registration_leaves_nothing_in_a_running_server() {
         setup.process().register(&writer("org/a"), shard(&files)).await.unwrap();
         assert_eq!(visible(&setup, &files).await, files.len(), "{operation}");
     }
+}
+
+#[tokio::test]
+async fn write_that_outlives_its_client_holds_the_budget() {
+    let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));
+    let (server, files) = (setup.process(), files(&xorb));
+    upload_as(&server, "org/a", &xorb).await;
+    let body = stream::iter([Ok::<_, BodyError>(shard(&files).bytes)]);
+    let received = server.receive_shard(Tenant::new(1), None, body).await.unwrap();
+    let budget = &server.permits.small_shard_budget;
+    let taken = budget.load();
+    assert!(taken.0 > 0);
+    let held = setup.faults.hold("publish_registration");
+    let claims = writer("org/a");
+    let mut registering = server.register(&claims, received).boxed();
+    let release = tokio::select! {
+        release = held.reached() => release,
+        registered = &mut registering => panic!("{registered:?} without its publication"),
+    };
+    // The client disconnects.
+    drop(registering);
+    assert_eq!(budget.load(), taken, "while its rows are written");
+    drop(release);
+    server.finish().await;
+    assert_eq!(budget.load(), (0, 0));
+    assert_eq!(visible(&setup, &files).await, files.len());
 }
 
 #[tokio::test]

@@ -16,7 +16,9 @@ mod gc;
 mod granted;
 mod health;
 mod hub;
+mod hub_check;
 mod hub_deletion;
+mod hub_git;
 mod hub_reading;
 mod hub_rename;
 mod hub_sweep;
@@ -28,9 +30,11 @@ mod left_records;
     expect(dead_code, unused_imports, reason = "the long runs, and breaking the guards, are in the full lane")
 )]
 mod model;
+mod possession;
 mod quota;
 pub(crate) mod records;
 mod replace;
+mod set_back;
 mod shared_workers;
 mod unreadable;
 mod verbs;
@@ -72,19 +76,24 @@ struct Setup {
 
 impl Setup {
     async fn new() -> Self {
+        let setup = Self::without_id().await;
+        assert!(setup.process().store.agree(true).await.unwrap().is_new);
+        setup
+    }
+
+    /// Before a first process has given the stores their common id.
+    async fn without_id() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let index = SqliteIndex::open(&directory.path().join("index.sqlite")).await.unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp::from_millis(1_700_000_000_000)));
-        let setup = Self {
+        Self {
             directory,
             faults: Faults::default(),
             blobs: MemoryBlobStore::new(),
             records: MemoryRecordStore::new(),
             index,
             clock,
-        };
-        assert!(setup.process().store.agree(true).await.unwrap().is_new);
-        setup
+        }
     }
 
     /// A new index without rows.

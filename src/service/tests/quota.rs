@@ -7,7 +7,7 @@ use crate::format::shard::Term;
 use crate::format::{FileHash, merkle};
 use crate::index::{Allowance, NewFile, RegisterIndex, Registered, Registration, UsageIndex};
 use crate::service::access::{RepoScope, Scope};
-use crate::service::{Limits, Quantity, Quotas, UsageError};
+use crate::service::{Change, HubError, Limits, Quantity, Quotas, RegisterError, UsageError};
 
 fn files(count: u64) -> Limits {
     Limits { file_count: Some(count), ..Limits::default() }
@@ -138,4 +138,63 @@ fn refusal_states_limit_usage_and_increase() {
         added: 11,
     };
     assert_eq!(over.to_string(), "acme/* uses 90 of 100 stored bytes, and this would add 11");
+}
+
+fn is_over(result: Result<(), HubError>) -> bool {
+    match result {
+        Ok(()) => false,
+        Err(HubError::Register(RegisterError::OverQuota(over))) => over.quantity == Quantity::PhysicalBytes,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+#[tokio::test]
+async fn commit_beyond_the_stored_bytes_changes_nothing() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    hub::create(&server, "repo").await.unwrap();
+    hub::commit(&server, "repo", vec![hub::put("file")]).await.unwrap();
+    let index = &setup.index;
+    let used = async |of_owner: bool| {
+        let usage = match of_owner {
+            true => index.owner_usage("models/me".to_owned()).await,
+            false => index.repo_usage("models/me/repo".to_owned()).await,
+        };
+        usage.unwrap().physical_len
+    };
+    for of_owner in [true, false] {
+        let limit = used(of_owner).await + 3000;
+        let limits = Limits { physical_len: Some(limit), ..Limits::default() };
+        let quotas = match of_owner {
+            false => Quotas::new(limits, HashMap::new(), HashMap::new()),
+            true => Quotas::new(Limits::default(), HashMap::new(), HashMap::from([("models/me".to_owned(), limits)])),
+        };
+        let server = setup.process_limited(quotas);
+        // A copy stores no contents, only a directory.
+        let copy = |n: usize| {
+            let (path, from) = (format!("{of_owner}{n}").parse().unwrap(), "file".parse().unwrap());
+            vec![Change::Copy { path, from, revision: None }]
+        };
+        let mut count = 0;
+        while !is_over(hub::commit(&server, "repo", copy(count)).await) {
+            count += 1;
+            assert!(count < 9, "no commit is refused");
+        }
+        assert_eq!(count, 2);
+        assert!(used(of_owner).await <= limit);
+        let (seen, records) = (hub::seen(&server).await, setup.record_seqs().await);
+        let deletion = vec![Change::Delete { path: format!("{of_owner}0").parse().unwrap() }];
+        assert!(is_over(hub::commit(&server, "repo", deletion).await));
+        // Another repository of the owner.
+        assert_eq!(is_over(hub::create(&server, "other").await), of_owner);
+        if !of_owner {
+            server.delete_hub_repo(&Claims::UNRESTRICTED, &hub::name("other")).await.unwrap();
+        }
+        assert_eq!(hub::seen(&server).await, seen);
+        assert!(of_owner == (setup.record_seqs().await == records));
+        // A squash makes the history shorter, and another one does not.
+        let open = hub::open(&server, "repo").await.unwrap();
+        assert!(!is_over(server.squash(&open, "main", None).await));
+        assert!(is_over(server.squash(&open, "main", None).await));
+    }
 }

@@ -20,7 +20,7 @@ use crate::format::shard::{CasChunk, CasInfo, FileInfo, Sha256, Shard, Term, wri
 use crate::format::xorb::{BuiltXorb, XorbBuilder};
 use crate::format::{ChunkRange, FileHash, RangeHash, XorbHash, merkle};
 use crate::index::sqlite::SqliteIndex;
-use crate::index::{ArchiveIndex, Collect, FileIndex, FileRecord, RecordIndex, Totals, XorbIndex};
+use crate::index::{ArchiveIndex, Collect, FileIndex, FileRecord, Index, RecordIndex, Totals, XorbIndex};
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::Metrics;
 use crate::service::access::{Claims, RepoScope, Scope};
@@ -29,7 +29,7 @@ use crate::service::{BodyError, Pruned, Pruning, RebuildError, Rebuilt, RemoveEr
 
 pub(super) fn writer(repo: &str) -> Claims {
     let repo = repo.parse::<RepoScope>().unwrap();
-    Claims { scope: Scope::Write, repo, subject: None, issued_unix_secs: 0, expires_unix_secs: u64::MAX }
+    Claims { scope: Scope::Write, repo, subject: None, issued_unix_secs: 0, expires_unix_secs: u64::MAX, user: None }
 }
 
 /// A xorb whose chunks are these numbers, so that xorbs can share chunks.
@@ -137,9 +137,13 @@ pub(super) async fn rebuild(setup: &Setup) -> Result<New, RebuildError> {
 impl Setup {
     /// A process over the same blobs and records, and another index.
     pub(super) fn process_with(&self, index: &SqliteIndex) -> Arc<Server> {
+        self.process_on(Arc::new(index.clone()))
+    }
+
+    pub(super) fn process_on(&self, index: Arc<dyn Index>) -> Arc<Server> {
         let clock: Arc<dyn Clock> = Arc::clone(&self.clock) as _;
         let (blobs, records) = (Arc::new(self.blobs.clone()), Arc::new(self.records.clone()));
-        let settings = Settings::over(blobs, records, Arc::new(index.clone()), clock, Arc::new(Metrics::new()));
+        let settings = Settings::over(blobs, records, index, clock, Arc::new(Metrics::new()));
         Server::new(&Settings { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20, ..settings })
     }
 

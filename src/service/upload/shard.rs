@@ -44,8 +44,21 @@ const MAX_HELD_LEN: usize = 64 << 10;
 pub struct ReceivedShard {
     /// Its bytes.
     pub bytes: Bytes,
-    /// The budget of its memory, to be held until the shard is registered.
-    pub budget: Permit,
+    /// The budget of its memory, to be held until the shard is registered. `None` for a shard that
+    /// no client has sent.
+    pub budget: Option<Permit>,
+}
+
+impl From<Bytes> for ReceivedShard {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, budget: None }
+    }
+}
+
+impl From<Vec<u8>> for ReceivedShard {
+    fn from(bytes: Vec<u8>) -> Self {
+        Bytes::from(bytes).into()
+    }
 }
 
 /// A received body.
@@ -83,7 +96,7 @@ impl Server {
             None => self.spool(tenant, body).await?,
         };
         let budget = self.shard_budget(tenant, spooled.len).await?;
-        Ok(ReceivedShard { bytes: spooled.read(&self.store, tenant).await?, budget })
+        Ok(ReceivedShard { bytes: spooled.read(&self.store, tenant).await?, budget: Some(budget) })
     }
 
     /// Receives a body that is not an upload into memory, also when the disk is full. Slow clients

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{commit, files, head, put, stored_xorb, zorb};
-use crate::support::{Client, Response, TestServer, guarded, issue, register, sha256_of, upload_shard};
+use crate::support::{Client, Response, TestServer, Xorb, guarded, issue, register, rng, sha256_of, upload_shard};
 
 /// Runs a command of zorb with the data directory of a server.
 fn run(server: &TestServer, arguments: &[&str]) -> Output {
@@ -163,6 +163,45 @@ async fn disabled_user_and_revoked_tokens_are_refused_everywhere() {
     let given = again.get("/api/models/alice/m/xet-write-token/main").await.json();
     let xet = server.client().bearing(given["accessToken"].as_str().unwrap());
     assert_eq!(xet.get("/v1/files").await.status, 200);
+}
+
+/// A client that remembers a short file from another owner names its xorb without an upload. The user's other tokens
+/// for transfers permit that, those of other users do not.
+#[tokio::test]
+async fn short_file_is_registered_for_each_owner_of_its_user() {
+    let (server, alice, bob) = with_two_users().await;
+    accounts(&server, &["org", "add", "team", "--member", "alice:write", "--member", "bob:write"]);
+    let is_member = async |user: &Client| user.get("/api/whoami-v2").await.json()["orgs"][0]["name"] == "team";
+    alice.eventually("she is a member", is_member).await;
+    bob.eventually("he is a member", is_member).await;
+    let transfer = async |client: &Client, kind: &str, namespace: Option<&str>, name: &str| {
+        let new = json!({ "name": name, "organization": namespace, "type": kind, "private": true }).to_string();
+        assert_eq!(client.post("/api/repos/create", new).await.status, 200);
+        let owner = namespace.map_or_else(|| "alice".to_owned(), str::to_owned);
+        let given = client.get(&format!("/api/{kind}s/{owner}/{name}/xet-write-token/main")).await.json();
+        server.client().bearing(given["accessToken"].as_str().unwrap())
+    };
+    let first = transfer(&alice, "model", None, "m").await;
+    let data = transfer(&alice, "dataset", None, "d").await;
+    let team = transfer(&alice, "model", Some("team"), "a").await;
+    let of_bob = transfer(&bob, "model", Some("team"), "b").await;
+    let xorb = Xorb::mixed(&mut rng(), 1);
+    assert_eq!(first.post(&xorb.xet_path(), xorb.bytes.clone()).await.status, 200);
+    let shard = upload_shard(&xorb, 0, 1).bytes();
+    of_bob.post("/v1/shards", shard.clone()).await.problem(400, "missing_xorb");
+    for client in [&first, &data, &team] {
+        assert_eq!(register(client, shard.clone()).await, 1);
+    }
+    // The organization has it now, as if she had uploaded it again.
+    assert_eq!(register(&of_bob, shard).await, 1);
+    // What she may no longer write counts no more.
+    let other = Xorb::mixed(&mut rng(), 1);
+    assert_eq!(team.post(&other.xet_path(), other.bytes.clone()).await.status, 200);
+    let shard = upload_shard(&other, 0, 1).bytes();
+    accounts(&server, &["org", "member", "team", "alice:read"]);
+    let is_reader = async |user: &Client| user.get("/api/whoami-v2").await.json()["orgs"][0]["roleInOrg"] == "read";
+    alice.eventually("her role is lost", is_reader).await;
+    data.post("/v1/shards", shard).await.problem(400, "missing_xorb");
 }
 
 /// Alice has a chunk in a private repository. A reader of a public one of hers learns nothing of it

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use rand::RngExt;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{commit, create, delete, next_page, put};
-use crate::support::{Client, TestServer, rng};
+use crate::support::{Client, Response, TestServer, rng};
 
 /// Id of each path of a revision: of files and directories.
 async fn ids(client: &Client, revision: &str) -> BTreeMap<String, String> {
@@ -99,6 +100,10 @@ async fn last_commit_of_each_path_is_that_which_changed_it() {
     assert_eq!(described[0]["lastCommit"]["id"], json!(last));
     let plain = client.post("/api/models/me/model/paths-info/main", format!("paths={path}")).await.json();
     assert_eq!(plain[0].get("lastCommit"), None);
+    let query = json!({ "paths": [path], "expand": true }).to_string();
+    let asked = client.request(Method::POST, "/api/models/me/model/paths-info/main").body(query);
+    let described = Response::of(asked.header("content-type", "application/json")).await.json();
+    assert_eq!(described[0]["lastCommit"]["id"], json!(last));
 }
 
 /// A page of a list with last commits has fifty entries.

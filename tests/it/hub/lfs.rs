@@ -17,6 +17,11 @@ fn object(contents: &[u8]) -> Value {
     json!({ "oid": sha256_of(contents).to_string(), "size": contents.len() })
 }
 
+/// The batch of one file that is to be uploaded.
+pub(super) fn batch_body(contents: &[u8]) -> String {
+    json!({ "operation": "upload", "transfers": ["basic"], "objects": [object(contents)] }).to_string()
+}
+
 /// The entries of a batch of `huggingface_hub` without hf_xet.
 async fn batch(client: &Client, repo: &str, objects: &[Value]) -> Vec<Value> {
     let path = format!("/{repo}.git/info/lfs/objects/batch");
@@ -29,19 +34,20 @@ async fn batch(client: &Client, repo: &str, objects: &[Value]) -> Vec<Value> {
 }
 
 /// Path and query of the URL for a file; `None` if the repository has the file.
-async fn upload_path(client: &Client, repo: &str, contents: &[u8]) -> Option<String> {
+pub(super) async fn upload_path(client: &Client, repo: &str, contents: &[u8]) -> Option<String> {
     let entry = batch(client, repo, &[object(contents)]).await.remove(0);
     let href = entry["actions"]["upload"]["href"].as_str()?;
     Some(client.path_of(href).to_owned())
 }
 
 /// Sends a file as clients do: without a token.
-async fn send(client: &Client, path: &str, body: Vec<u8>) -> Response {
+pub(super) async fn send(client: &Client, path: &str, body: Vec<u8>) -> Response {
     let client = client.without_token();
     Response::of(client.request(Method::PUT, path).body(body)).await
 }
 
-fn line(path: &str, contents: &[u8]) -> Value {
+/// A line of a commit that puts a large file at a path.
+pub(super) fn line(path: &str, contents: &[u8]) -> Value {
     let object = object(contents);
     json!({ "key": "lfsFile", "value": { "path": path, "algo": "sha256", "oid": object["oid"], "size": object["size"] } })
 }
@@ -108,7 +114,7 @@ async fn upload_url_has_the_rights_of_its_token_and_ends_with_it() {
     let (owner, anyone) = (server.client().bearing(&text), server.client());
     create(&owner, "model").await;
     let contents = random(50_000);
-    let body = json!({ "transfers": ["basic"], "objects": [object(&contents)] }).to_string();
+    let body = batch_body(&contents);
     let ask = async |client: Client, repo: &str| {
         client.post(&format!("/{repo}.git/info/lfs/objects/batch"), body.clone()).await.status
     };

@@ -6,8 +6,9 @@ use std::process::Output;
 use reqwest::Method;
 use serde_json::json;
 
+use super::accounts::accounts;
 use super::{commit, commit_body, create, delete, files, head, put, state, zorb};
-use crate::support::{Client, Response, Start, TestServer};
+use crate::support::{Client, Response, Start, TestServer, Xorb, read_file, register, rng, upload_shard};
 
 /// Deletes the index of a store without a server, and rebuilds it.
 pub(super) fn rebuild(data_dir: &Path) {
@@ -54,6 +55,39 @@ fn records(data_dir: &Path) -> Vec<PathBuf> {
 
 async fn send(client: &Client, method: Method, path: &str, body: &str) -> u16 {
     Response::of(client.request(method, path).body(body.to_owned())).await.status
+}
+
+/// The dataset's owner has not uploaded the xorb of one chunk: the user of the model has.
+#[tokio::test]
+async fn rebuilt_index_has_a_short_file_for_each_owner_of_its_user() {
+    let directory = tempfile::tempdir().unwrap();
+    let begin = || Start::default().with("auth", "token").data_dir(directory.path()).start();
+    let server = begin();
+    accounts(&server, &["user", "add", "alice"]);
+    let token = accounts(&server, &["user", "token", "alice", "--scope", "write"]);
+    let transfers = async |server: &TestServer| {
+        let (alice, mut clients) = (server.client().bearing(token.trim_end()), Vec::new());
+        for kind in ["model", "dataset"] {
+            let new = json!({ "name": "short", "type": kind, "private": true }).to_string();
+            assert!([200, 409].contains(&alice.post("/api/repos/create", new).await.status));
+            let given = alice.get(&format!("/api/{kind}s/alice/short/xet-write-token/main")).await.json();
+            clients.push(server.client().bearing(given["accessToken"].as_str().unwrap()));
+        }
+        clients
+    };
+    let clients = transfers(&server).await;
+    let xorb = Xorb::mixed(&mut rng(), 1);
+    let shard = upload_shard(&xorb, 0, 1);
+    assert_eq!(clients[0].post(&xorb.xet_path(), xorb.bytes.clone()).await.status, 200);
+    for client in &clients {
+        assert_eq!(register(client, shard.bytes()).await, 1);
+    }
+    stop(server);
+    rebuild(directory.path());
+    let server = begin();
+    for client in transfers(&server).await {
+        assert_eq!(read_file(&client, "v1", &shard.file_hash(), None).await.unwrap(), xorb.raw(0, 1));
+    }
 }
 
 /// Every kind of change is in the log.

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{commit, files, put};
-use crate::support::{Client, Start, issue, send};
+use crate::support::{Client, Start, TestServer, issue, send};
 
 async fn create(client: &Client, kind: &str, namespace: Option<&str>, name: &str) -> u16 {
     let body = json!({ "name": name, "organization": namespace, "type": kind, "private": true }).to_string();
@@ -69,4 +69,50 @@ async fn token_of_a_namespace_is_refused_by_all_other_routes() {
         assert!(refused.json()["detail"].as_str().unwrap().contains("namespace models/me/*"), "{path}");
     }
     assert_eq!(client.post(&format!("/xorbs/{}", "0".repeat(64)), "x").await.status, 403);
+}
+
+/// Clients look at the code in the header: with any other refusal they report a server that is broken, and retry.
+#[tokio::test]
+async fn repository_without_a_namespace_is_not_found() {
+    let server = TestServer::start();
+    let client = server.client();
+    assert_eq!(create(&client, "model", Some("me"), "model").await, 200);
+    for path in [
+        "/api/models/gpt2",
+        "/api/datasets/squad",
+        "/api/models/gpt2/revision/main",
+        "/api/models/gpt2/tree/main",
+        "/api/spaces/demo/tree/refs%2Fheads%2Fmain",
+        "/api/models/gpt2/xet-read-token/main",
+        "/api/models/gpt2/auth-check/write",
+        "/gpt2.git/info/lfs/objects/batch",
+        "/gpt2/resolve/main/config.json",
+        "/gpt2/resolve/main/a/b.txt",
+        "/datasets/squad/resolve/main/data.csv",
+        "/spaces/demo/resolve/main/app.py",
+    ] {
+        let response = client.get(path).await;
+        let header = |name| response.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!((response.status, header("x-error-code").as_deref()), (404, Some("RepoNotFound")), "{path}");
+        assert!(header("x-error-message").unwrap().starts_with("Repository not found"), "{path}");
+    }
+    // What does not exist of another repository is no missing repository.
+    for path in ["/api/models/me/model/discussions", "/api/models/me/model/tree", "/v1/other/resolve"] {
+        let response = client.get(path).await;
+        assert_eq!((response.status, response.headers.get("x-error-code")), (404, None), "{path}");
+    }
+    let without = Start::default().with("hub", false).start();
+    assert_eq!(without.client().get("/gpt2/resolve/main/config.json").await.headers.get("x-error-code"), None);
+}
+
+#[tokio::test]
+async fn token_for_the_uploads_of_a_pull_request_is_refused() {
+    let server = TestServer::start();
+    let client = server.client();
+    assert_eq!(create(&client, "model", Some("me"), "model").await, 200);
+    let path = "/api/models/me/model/xet-write-token/main";
+    assert_eq!(client.get(path).await.status, 200);
+    assert_eq!(client.get(&format!("{path}?create_pr=0")).await.status, 200);
+    assert_eq!(client.get(&format!("{path}?create_pr=1")).await.status, 403);
+    assert_eq!(client.get("/api/models/me/model/xet-read-token/main?create_pr=1").await.status, 200);
 }

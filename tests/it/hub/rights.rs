@@ -1,12 +1,14 @@
 //! Each route of the Hub with each right and each kind of token, from the list of routes.
 
 use std::collections::BTreeMap;
+#[cfg(feature = "full-tests")]
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::accounts::accounts;
-use super::{commit, commit_body, create, head, put};
-use crate::support::{Client, Response, RouteCase, Start, TestServer, eventually, issue, routes, send, token_command};
+use super::{commit, commit_body, create, put};
+use crate::support::{Client, Response, RouteCase, Start, TestServer, issue, routes, send, token_command};
 
 /// The routes that a server with the Hub has, and one without has not.
 async fn hub_routes(server: &TestServer) -> Vec<RouteCase> {
@@ -16,13 +18,23 @@ async fn hub_routes(server: &TestServer) -> Vec<RouteCase> {
     routes(&server.client()).await.into_iter().filter(|route| !known(route)).collect()
 }
 
-/// The path of a route about a repository of this name.
-fn path_of(route: &RouteCase, name: &str) -> String {
+/// What a request is about.
+#[derive(Clone, Copy, Debug)]
+struct Subject<'a> {
+    kind: &'a str,
+    name: &'a str,
+    revision: &'a str,
+}
+
+const MODEL: Subject<'static> = Subject { kind: "models", name: "model", revision: "main" };
+
+/// The path of a route about this.
+fn path_of(route: &RouteCase, about: Subject<'_>) -> String {
     let values = BTreeMap::from([
-        ("kind", "models"),
+        ("kind", about.kind),
         ("namespace", "me"),
-        ("name", name),
-        ("revision", "main"),
+        ("name", about.name),
+        ("revision", about.revision),
         ("path", "a.txt"),
         ("*path", "a.txt"),
         ("topic", "x"),
@@ -54,6 +66,25 @@ fn body_of(route: &RouteCase) -> Vec<u8> {
     body.map_or_else(|| "{}".to_owned(), |(_, body)| body).into_bytes()
 }
 
+/// Requests that name a repository in their body or query: method, path, body.
+fn named_elsewhere(about: Subject<'_>) -> Vec<(&'static str, String, Vec<u8>)> {
+    let Subject { kind, name, .. } = about;
+    let of_kind = kind.trim_end_matches('s');
+    let named = json!({ "name": name, "organization": "me", "type": of_kind }).to_string().into_bytes();
+    let whole = json!({ "name": format!("me/{name}"), "type": of_kind }).to_string().into_bytes();
+    let from = json!({ "fromRepo": format!("me/{name}"), "toRepo": "me/other", "type": of_kind }).to_string();
+    let to = json!({ "fromRepo": "me/other", "toRepo": format!("me/{name}"), "type": of_kind }).to_string();
+    vec![
+        ("POST", "/api/repos/create".to_owned(), named.clone()),
+        ("POST", "/api/repos/create".to_owned(), whole),
+        ("DELETE", "/api/repos/delete".to_owned(), named),
+        ("POST", "/api/repos/move".to_owned(), from.into_bytes()),
+        ("POST", "/api/repos/move".to_owned(), to.into_bytes()),
+        ("GET", format!("/api/{kind}?search={name}"), Vec::new()),
+        ("GET", format!("/api/{kind}?author=me&search={name}&limit=1"), Vec::new()),
+    ]
+}
+
 /// Whether the route is about another repository than `models/me/model`, which does not exist.
 fn is_absent(route: &RouteCase) -> bool {
     ["/datasets/", "/spaces/", "/api/repos/delete", "/api/repos/move"]
@@ -61,8 +92,8 @@ fn is_absent(route: &RouteCase) -> bool {
         .any(|begin| route.template.starts_with(begin))
 }
 
-async fn call(client: &Client, route: &RouteCase, name: &str, token: Option<&str>) -> Response {
-    send(client, &route.method, &path_of(route, name), token, body_of(route)).await
+async fn call(client: &Client, route: &RouteCase, about: Subject<'_>, token: Option<&str>) -> Response {
+    send(client, &route.method, &path_of(route, about), token, body_of(route)).await
 }
 
 /// What a client sees of a response, without what differs between two equal requests.
@@ -76,41 +107,108 @@ fn visible(response: &Response) -> (u16, BTreeMap<String, String>, Value) {
     (response.status, headers, body)
 }
 
+/// What the token for the dataset is. For the other kinds it is a foreign one.
+const OF_DATASET: &str = "for the dataset of this name";
+
+/// Tokens that do not permit to see `me/model` of any kind, or but one, by what they are.
+async fn foreign_tokens(server: &TestServer) -> Vec<(&'static str, String)> {
+    let token = |scope: &str, repo: &str| issue(server, scope, repo, &[]);
+    let of_user = |user: &str| accounts(server, &["user", "token", user, "--scope", "write"]).trim_end().to_owned();
+    for user in ["bob", "former", "disabled", "revoked"] {
+        accounts(server, &["user", "add", user]);
+    }
+    accounts(
+        server,
+        &["org", "add", "me", "--member", "former:write", "--member", "disabled:write", "--member", "revoked:write"],
+    );
+    let tokens = vec![
+        ("of another user", of_user("bob")),
+        ("of a former member", of_user("former")),
+        ("of a disabled member", of_user("disabled")),
+        ("a revoked one of a member", of_user("revoked")),
+        ("to read another repository", token("read", "models/me/other")),
+        ("to write another repository", token("write", "models/me/other")),
+        ("for another namespace", token("write", "*/you/*")),
+        ("for a repository whose name is a part of it", token("write", "models/me/mode")),
+        ("for what begins like the repository", token("admin", "models/me")),
+        (OF_DATASET, token("write", "datasets/me/model")),
+        ("revoked", token("write", "*")),
+    ];
+    accounts(server, &["org", "member", "me", "former:none"]);
+    accounts(server, &["user", "disable", "disabled"]);
+    accounts(server, &["user", "revoke", "revoked"]);
+    assert!(token_command(server, &["revoke", &tokens.last().unwrap().1]).status.success());
+    let client = server.client();
+    for (what, token) in &tokens {
+        if ["revoked", "of a disabled member", "a revoked one of a member"].contains(what) {
+            let bearing = client.bearing(token);
+            bearing.eventually(what, async |bearing| bearing.get("/api/whoami-v2").await.status == 401).await;
+        }
+    }
+    let former = client.bearing(&tokens[1].1);
+    let has_no_role = async |former: &Client| former.get("/api/whoami-v2").await.json()["orgs"] == json!([]);
+    former.eventually("the role is lost", has_no_role).await;
+    tokens
+}
+
 #[tokio::test]
 async fn private_repository_is_nowhere_different_from_none() {
     let server = Start::default().with("auth", "token").start();
     let client = server.client();
-    let token = |scope: &str, repo: &str| issue(&server, scope, repo, &[]);
-    let owner = client.bearing(&token("write", "models/me/model"));
-    create(&owner, "model").await;
-    let private = json!({ "private": true }).to_string().into_bytes();
-    let path = "/api/models/me/model/settings";
-    assert_eq!(send(&owner, "PUT", path, None, private).await.status, 200);
-    assert_eq!(commit(&owner, "me/model", None, &[put("a.txt", b"secret")]).await.0, 200);
-    let before = head(&owner, "me/model").await;
-    accounts(&server, &["user", "add", "bob"]);
-    let foreign = [
-        accounts(&server, &["user", "token", "bob", "--scope", "write"]).trim_end().to_owned(),
-        token("read", "models/me/other"),
-        token("write", "models/me/other"),
-        token("write", "datasets/me/model"),
-        token("admin", "models/me"),
-    ];
+    let owner = client.bearing(&issue(&server, "admin", "*", &[]));
+    let mut commits = BTreeMap::new();
+    for kind in ["model", "dataset", "space"] {
+        let new = json!({ "name": "model", "organization": "me", "type": kind, "private": true }).to_string();
+        assert_eq!(owner.post("/api/repos/create", new).await.status, 200);
+        let path = format!("/api/{kind}s/me/model/commit/main");
+        let made = owner.post(&path, commit_body("a commit", None, &[put("a.txt", b"secret")])).await;
+        assert_eq!(made.status, 200, "{kind}");
+        commits.insert(format!("{kind}s"), made.json()["commitOid"].as_str().unwrap().to_owned());
+    }
+    let foreign = foreign_tokens(&server).await;
+    let tokens: Vec<_> = foreign.iter().map(|(what, token)| (*what, Some(token.as_str()))).collect();
+    let tokens = [vec![("none", None), ("invalid", Some("zorb_AAAA"))], tokens].concat();
+    let compare = |what: String, hidden: Response, missing: Response| {
+        assert!([200, 401, 403, 404].contains(&hidden.status), "{what}: {}", hidden.status);
+        assert_eq!(visible(&hidden), visible(&missing), "{what}");
+        assert_eq!(hidden.body.len(), missing.body.len(), "{what}");
+        assert!(!String::from_utf8_lossy(&hidden.body).contains("a.txt"), "{what}");
+    };
     let all = hub_routes(&server).await;
     let mut compared = 0;
     for route in all.iter().filter(|route| route.template.contains("{name}")) {
-        for token in [None, Some("zorb_AAAA")].into_iter().chain(foreign.iter().map(|token| Some(token.as_str()))) {
-            let hidden = call(&client, route, "model", token).await;
-            let missing = call(&client, route, "absnt", token).await;
-            assert!([401, 403, 404].contains(&hidden.status), "{route:?} {token:?}: {}", hidden.status);
-            assert_eq!(visible(&hidden), visible(&missing), "{route:?} {token:?}");
-            assert_eq!(hidden.body.len(), missing.body.len(), "{route:?} {token:?}");
-            compared += 1;
+        // The other kinds have routes of their own where the path does not name the kind.
+        let kinds =
+            if route.template.contains("{kind}") { vec!["models", "datasets", "spaces"] } else { vec!["models"] };
+        for (kind, revision) in kinds.into_iter().flat_map(|kind| [(kind, "main"), (kind, commits[kind].as_str())]) {
+            let is_dataset = kind == "datasets" || route.template.starts_with("/datasets/");
+            for (what, token) in tokens.iter().filter(|(what, _)| !is_dataset || *what != OF_DATASET) {
+                let hidden = call(&client, route, Subject { kind, name: "model", revision }, *token).await;
+                let missing = call(&client, route, Subject { kind, name: "absnt", revision }, *token).await;
+                assert_ne!(hidden.status, 200, "{route:?} {kind} {revision}, token: {what}");
+                compare(format!("{route:?} {kind} {revision}, token: {what}"), hidden, missing);
+                compared += 1;
+            }
         }
     }
-    assert!(compared >= 150, "{compared} pairs");
-    assert_eq!(head(&owner, "me/model").await, before);
-    assert_eq!(owner.get("/api/models/me/model").await.json()["private"], true);
+    for kind in ["models", "datasets", "spaces"] {
+        let about = |name| Subject { kind, name, revision: "main" };
+        for (hidden, missing) in named_elsewhere(about("model")).into_iter().zip(named_elsewhere(about("absnt"))) {
+            for (what, token) in tokens.iter().filter(|(what, _)| kind != "datasets" || *what != OF_DATASET) {
+                let case = format!("{} {} {kind}, token: {what}", hidden.0, hidden.1);
+                let (method, path, body) = hidden.clone();
+                let hidden = send(&client, method, &path, *token, body).await;
+                let (method, path, body) = missing.clone();
+                compare(case, hidden, send(&client, method, &path, *token, body).await);
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared >= 2000, "{compared} pairs");
+    for (kind, commit) in &commits {
+        let now = owner.get(&format!("/api/{kind}/me/model")).await.json();
+        assert_eq!((&now["private"], now["sha"].as_str()), (&json!(true), Some(commit.as_str())), "{kind}");
+    }
 }
 
 #[tokio::test]
@@ -136,13 +234,14 @@ async fn each_route_of_the_hub_needs_its_right() {
     assert_eq!(commit(&client.bearing(&write), "me/model", None, &[put("a.txt", b"a")]).await.0, 200);
     assert!(token_command(&server, &["revoke", &revoked]).status.success());
     let revoked_client = client.bearing(&revoked);
-    eventually("the revocation applies", async || revoked_client.get("/api/whoami-v2").await.status == 401).await;
+    let is_refused = async |client: &Client| client.get("/api/whoami-v2").await.status == 401;
+    revoked_client.eventually("the revocation applies", is_refused).await;
 
     let all = hub_routes(&server).await;
     assert!(all.len() >= 30, "{} routes", all.len());
     for route in &all {
         let is_refused = async |token: Option<&str>| {
-            let response = call(&client, route, "model", token).await;
+            let response = call(&client, route, MODEL, token).await;
             (response.status, response.headers.contains_key("x-error-message"))
         };
         let altered = format!("{}x", admin);
@@ -176,6 +275,31 @@ async fn each_route_of_the_hub_needs_its_right() {
                 None => assert_eq!(status, 200, "{case}"),
                 Some(other) => panic!("{route:?} needs {other}"),
             }
+        }
+    }
+}
+
+#[cfg(feature = "full-tests")]
+#[tokio::test]
+async fn expired_token_is_like_an_invalid_one_for_each_route() {
+    let server = Start::default().with("auth", "token").start();
+    let client = server.client();
+    accounts(&server, &["user", "add", "me"]);
+    let of_user = accounts(&server, &["user", "token", "me", "--scope", "write", "--ttl", "1s"]);
+    let issued = [("write", "models/me/model"), ("write", "*/me/*"), ("admin", "*")];
+    let issued = issued.map(|(scope, repo)| issue(&server, scope, repo, &["--ttl", "1s"]));
+    create(&client.bearing(&issue(&server, "admin", "*", &[])), "model").await;
+    // They are accepted for a minute after their end.
+    for token in [of_user.trim_end()].into_iter().chain(issued.iter().map(String::as_str)) {
+        let (begin, bearing) = (Instant::now(), client.bearing(token));
+        while bearing.get("/api/whoami-v2").await.status != 401 {
+            assert!(begin.elapsed() < Duration::from_secs(150), "the token does not expire");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        for route in hub_routes(&server).await.iter().filter(|route| route.scope.is_some()) {
+            let expired = call(&client, route, MODEL, Some(token)).await;
+            let invalid = call(&client, route, MODEL, Some("zorb_AAAA")).await;
+            assert_eq!((expired.status, visible(&expired)), (401, visible(&invalid)), "{route:?}");
         }
     }
 }

@@ -43,6 +43,12 @@ impl Backend {
         Self { s3: Some(s3), settings }
     }
 
+    /// A new database, and an S3 store of its own, or an unused prefix of the bucket in
+    /// `ZORB_TEST_S3`.
+    pub async fn own() -> Self {
+        if std::env::var_os("ZORB_TEST_S3").is_some() { Self::any().await } else { Self::fake().await }
+    }
+
     /// A new database, and an unused prefix of the bucket in `ZORB_TEST_S3`, or of the shared one.
     pub async fn any() -> Self {
         Self { s3: None, settings: any_settings(migrated().await) }

@@ -162,22 +162,26 @@ async fn counted<B: Backend>() -> (B::Place, B::Index) {
     (place, index)
 }
 
-/// An index of the last schema without usage, with some files, after its migration.
-async fn upgraded() -> (tempfile::TempDir, SqliteIndex) {
+/// An index of the schema before this version, with these rows, after its migration.
+pub(in crate::index::conformance) async fn upgraded(
+    before: i64,
+    rows: &'static str,
+) -> (tempfile::TempDir, SqliteIndex) {
     use sqlx::{Connection, SqliteConnection, raw_sql};
-    let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < 8).copied().collect();
+    let old: Vec<_> = SQLITE.iter().filter(|(version, ..)| *version < before).copied().collect();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("index.sqlite");
     let mut connection = SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display())).await.unwrap();
     migrator(&old).run(&mut connection).await.unwrap();
-    raw_sql(ROWS).execute(&mut connection).await.unwrap();
+    raw_sql(rows).execute(&mut connection).await.unwrap();
     connection.close().await.unwrap();
     (directory, SqliteIndex::open(&path).await.unwrap())
 }
 
 #[tokio::test]
 async fn index_of_an_older_schema_is_counted_when_migrated() {
-    let (_directory, index) = upgraded().await;
+    // The last schema without usage.
+    let (_directory, index) = upgraded(8, ROWS).await;
     let of = async |repo: &str| index.repo_usage(repo.to_owned()).await.unwrap();
     assert_eq!(of("acme/a").await, Usage { file_count: 2, logical_len: 12, physical_len: 110 });
     assert_eq!(of("acme/b").await, Usage { file_count: 1, logical_len: 5, physical_len: 110 });

@@ -195,8 +195,18 @@ fn other_tokens_with_a_user_as_subject_end_with_the_user() {
             check_refresh_token(&ring, refresh.expose(), NOW).map(|token| token.claims),
         ]
     };
-    assert_eq!(all(&accounts), [Ok(claims.clone()), Ok(claims.clone()), Ok(claims.clone())]);
-    assert_eq!(all(&Accounts::default()), all(&accounts), "a subject need not be a user");
+    let expected = || Ok(claims.clone());
+    assert_eq!(all(&Accounts::default()), [expected(), expected(), expected()], "a subject need not be a user");
+    assert_eq!(all(&accounts), [expected(), expected(), expected()]);
+    // With the user, if it is for a repository that the user may write.
+    let user = accounts.user(&name("alice")).unwrap().account().clone();
+    for (repo, of) in [("models/acme/repo", Some(&user)), ("spaces/alice/x", Some(&user)), ("models/bob/x", None)] {
+        let issued = Claims { repo: RepoScope::One(repo.parse().unwrap()), ..claims.clone() };
+        let admitted = Claims { user: of.cloned(), ..issued.clone() };
+        assert_eq!(check(&accounts, issued.issue(&ring()).expose()), Ok(admitted), "{repo}");
+    }
+    let owners = ["models/alice", "datasets/alice", "spaces/alice", "models/acme", "datasets/acme", "spaces/acme"];
+    assert_eq!(user.written_owners().collect::<Vec<_>>(), owners);
     accounts.revoke_tokens(&name("alice"), NOW).unwrap();
     assert_eq!(all(&accounts).map(refused), [Reason::Account; 3]);
     let later = Claims { issued_unix_secs: NOW + 1, ..claims };
@@ -262,7 +272,8 @@ fn name_of_a_repository_stays_one_whatever_it_looks_like() {
         let scope: RepoScope = text.parse().unwrap();
         assert!(matches!(scope, RepoScope::One(_)), "{text}");
         let issued = Claims { repo: scope, ..claims() };
-        assert_eq!(check(&accounts(), issued.issue(&ring()).expose()), Ok(issued), "{text}");
+        let checked = check(&accounts(), issued.issue(&ring()).expose());
+        assert_eq!(checked.map(|claims| claims.repo), Ok(issued.repo), "{text}");
     }
     for text in [" alice", " models/ns/repo"] {
         assert!(text.parse::<RepoScope>().is_err(), "{text}");

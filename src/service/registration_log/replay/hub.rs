@@ -157,7 +157,7 @@ impl Replay<'_> {
     async fn replay_deletion(&self, repo: HubRepo, is_end: bool) -> Result<(), StoreError> {
         let (index, storage_name) = (self.store.index.as_ref(), repo.storage_name);
         let live = index.find_stored_hub_repo(storage_name.clone()).await?;
-        let deleted = self.store.deleted_repos().await?.into_iter().find(|found| found.storage_name == storage_name);
+        let deleted = index.find_deleted_stored_hub_repo(storage_name).await?;
         for found in live.into_iter().chain(deleted) {
             if is_end {
                 index.drop_hub_repo(found.id).await?;

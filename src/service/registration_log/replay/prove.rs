@@ -28,7 +28,7 @@ impl Replay<'_> {
     ) -> Result<(Vec<(ChunkHash, XorbHash)>, Vec<XorbHash>), RebuildError> {
         let (mut dedup, mut listed) = (Vec::new(), Vec::new());
         for xorb in xorbs {
-            match self.store.prove_xorbs(Tenant::SERVER, vec![xorb.clone()]).await {
+            match self.store.prove_xorbs(Tenant::SERVER, vec![xorb.clone()], &HashSet::new()).await {
                 Ok(chunks) => {
                     dedup.extend(chunks);
                     listed.push(xorb.hash);

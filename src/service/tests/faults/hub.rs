@@ -3,7 +3,7 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::{FaultyIndex, index_error};
+use super::{Faults, FaultyIndex, index_error};
 use crate::format::FileHash;
 use crate::git::ObjectId;
 use crate::index::{
@@ -12,7 +12,51 @@ use crate::index::{
 };
 use crate::runtime::clock::Timestamp;
 
-/// Faults only in the verbs that change something.
+/// A guard of the sweeps of Hub repositories. Each is broken between the service and the index, so
+/// that the service needs no code for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::service::tests) enum SweepGuard {
+    /// What was listed is deleted after a week, and not before.
+    Grace,
+    /// With the lock of the repository, a sweep looks for changes before it deletes something.
+    LooksAgain,
+    /// Registrations and commits take their files from the list.
+    TakesFromList,
+    /// With the lock of a file, a sweep looks whether the file is still listed.
+    LooksAtFile,
+    /// A commit looks, with the lock of the repository, whether its files still have their claims.
+    CommitChecksClaims,
+    /// A commit is deleted before its directories and files.
+    CommitsFirst,
+}
+
+#[cfg(feature = "full-tests")]
+impl SweepGuard {
+    pub(in crate::service::tests) const ALL: [Self; 6] = [
+        Self::Grace,
+        Self::LooksAgain,
+        Self::TakesFromList,
+        Self::LooksAtFile,
+        Self::CommitChecksClaims,
+        Self::CommitsFirst,
+    ];
+}
+
+impl Faults {
+    /// Breaks a guard from now on.
+    pub(in crate::service::tests) fn break_guard(&self, guard: SweepGuard) {
+        *self.broken.lock().unwrap() = Some(guard);
+    }
+
+    pub(super) fn lacks(&self, guard: SweepGuard) -> bool {
+        *self.broken.lock().unwrap() == Some(guard)
+    }
+}
+
+/// Long ago.
+const EPOCH: Timestamp = Timestamp::from_millis(0);
+
+/// Faults only in the verbs that change something, and in one at which a test waits.
 impl HubIndex for FaultyIndex {
     fn create_hub_repo(
         &self,
@@ -125,7 +169,8 @@ impl HubIndex for FaultyIndex {
         after: Option<ObjectId>,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubCommit>, IndexError>> {
-        self.inner.list_hub_commits(repo, after, limit)
+        let listed = self.inner.list_hub_commits(repo, after, limit);
+        self.faults.around("list_hub_commits", listed, index_error).boxed()
     }
 
     fn list_hub_trees(
@@ -193,6 +238,10 @@ impl HubDeletionIndex for FaultyIndex {
         self.inner.find_deleted_hub_repo(kind, namespace, name)
     }
 
+    fn find_deleted_stored_hub_repo(&self, storage_name: String) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
+        self.inner.find_deleted_stored_hub_repo(storage_name)
+    }
+
     fn next_deleted_hub_repo(&self, after: i64) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
         self.inner.next_deleted_hub_repo(after)
     }
@@ -213,7 +262,12 @@ impl HubSweepIndex for FaultyIndex {
     }
 
     fn hub_generations(&self, repo: i64) -> BoxFuture<'_, Result<Option<HubGenerations>, IndexError>> {
-        self.faults.around("hub_generations", self.inner.hub_generations(repo), index_error).boxed()
+        let read = async move {
+            let generations = self.inner.hub_generations(repo).await?;
+            let is_frozen = self.faults.lacks(SweepGuard::LooksAgain);
+            Ok(generations.map(|found| if is_frozen { HubGenerations { current: 7, swept: -2 } } else { found }))
+        };
+        self.faults.around("hub_generations", read, index_error).boxed()
     }
 
     fn set_hub_repo_swept(
@@ -232,7 +286,14 @@ impl HubSweepIndex for FaultyIndex {
         after: Option<ObjectId>,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<UnneededCommit>, IndexError>> {
-        self.inner.list_unneeded_commits(repo, after, limit)
+        async move {
+            let mut page = self.inner.list_unneeded_commits(repo, after, limit).await?;
+            if self.faults.lacks(SweepGuard::Grace) {
+                page.iter_mut().for_each(|unneeded| unneeded.since = EPOCH);
+            }
+            Ok(page)
+        }
+        .boxed()
     }
 
     fn set_unneeded_commits(
@@ -251,11 +312,26 @@ impl HubSweepIndex for FaultyIndex {
         after: Option<FileHash>,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<UnneededFile>, IndexError>> {
-        self.inner.list_unneeded_files(repo, after, limit)
+        async move {
+            let mut page = self.inner.list_unneeded_files(repo, after, limit).await?;
+            if self.faults.lacks(SweepGuard::Grace) {
+                page.iter_mut().for_each(|unneeded| unneeded.since = EPOCH);
+            }
+            Ok(page)
+        }
+        .boxed()
     }
 
     fn file_unneeded_since(&self, repo: i64, file: FileHash) -> BoxFuture<'_, Result<Option<Timestamp>, IndexError>> {
-        self.faults.around("file_unneeded_since", self.inner.file_unneeded_since(repo, file), index_error).boxed()
+        let read = async move {
+            let since = self.inner.file_unneeded_since(repo, file).await?;
+            Ok(match () {
+                () if self.faults.lacks(SweepGuard::LooksAtFile) => Some(EPOCH),
+                () if self.faults.lacks(SweepGuard::Grace) => since.map(|_| EPOCH),
+                () => since,
+            })
+        };
+        self.faults.around("file_unneeded_since", read, index_error).boxed()
     }
 
     fn renew_unneeded_files(&self, now: Timestamp) -> BoxFuture<'_, Result<(), IndexError>> {
@@ -268,7 +344,9 @@ impl HubSweepIndex for FaultyIndex {
         files: Vec<FileHash>,
         since: Option<Timestamp>,
     ) -> BoxFuture<'_, Result<(), IndexError>> {
-        let set = self.inner.set_unneeded_files(repo, files, since);
+        let is_ignored = since.is_none() && self.faults.lacks(SweepGuard::TakesFromList);
+        let set =
+            async move { if is_ignored { Ok(()) } else { self.inner.set_unneeded_files(repo, files, since).await } };
         self.faults.around("set_unneeded_files", set, index_error).boxed()
     }
 
@@ -277,7 +355,11 @@ impl HubSweepIndex for FaultyIndex {
     }
 
     fn drop_hub_commits(&self, repo: i64, commits: Vec<ObjectId>) -> BoxFuture<'_, Result<(), IndexError>> {
-        self.faults.around("drop_hub_commits", self.inner.drop_hub_commits(repo, commits), index_error).boxed()
+        let drop = async move {
+            let stay = self.faults.lacks(SweepGuard::CommitsFirst);
+            if stay { Ok(()) } else { self.inner.drop_hub_commits(repo, commits).await }
+        };
+        self.faults.around("drop_hub_commits", drop, index_error).boxed()
     }
 
     fn list_hub_ids(

@@ -69,8 +69,8 @@ impl RegisterIndex for FaultyIndex {
         self.faults.around("dedup_chunks_after", self.inner.dedup_chunks_after(after, limit), index_error).boxed()
     }
 
-    fn sweep_registrations(&self, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
-        self.faults.around("sweep_registrations", self.inner.sweep_registrations(now), index_error).boxed()
+    fn sweep_registrations(&self, id: Option<i64>, now: Timestamp) -> BoxFuture<'_, Result<bool, IndexError>> {
+        self.faults.around("sweep_registrations", self.inner.sweep_registrations(id, now), index_error).boxed()
     }
 
     fn abandon_registrations(&self, id: Option<i64>) -> BoxFuture<'_, Result<u64, IndexError>> {

@@ -169,8 +169,17 @@ impl World {
         let (who, form) = (self.rng.random_range(0..=ADMIN), self.rng.random_range(0..2));
         let mut lead = vec![0; self.rng.random_range(BEFORE_DELETION - 1..BEFORE_DELETION + 3)];
         lead.extend(vec![1; self.rng.random_range(0..6)]);
+        // How many operations come before the deletion varies, so in half of the dramas the
+        // collection waits where the row is marked and the blob is still there.
+        let is_held = self.rng.random_bool(0.5);
+        if is_held {
+            lead = vec![0; 4 * BEFORE_DELETION];
+        }
+        let held = is_held.then_some((0, "incarnation_to_delete"));
         let verbs = vec![Verb::Collect, Verb::Upload { who, xorb, form }];
-        Ok(2 + self.beat(verbs, lead, None).await?)
+        self.play(verbs, Script { lead, held, ..Script::default() }, None).await?;
+        self.check().await?;
+        Ok(4)
     }
 
     /// A plan is executed after its xorbs were used and condemned again.

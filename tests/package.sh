@@ -6,7 +6,7 @@
 #
 # BINARY is what packaging/deb.sh makes the package of: by default it builds target/release/zorb.
 #
-# Needs root and dpkg-deb; debootstrap, which it installs; and the right to make namespaces and control groups,
+# Needs root and dpkg-deb; mmdebstrap, which it installs; and the right to make namespaces and control groups,
 # because a systemd of its own is process 1 of them. It has a network of its own and touches nothing of this machine's services.
 # Where that right is missing the package is installed into the new Debian and everything but the unit is tested; the script says so
 # and exits with 3.
@@ -116,15 +116,15 @@ make_debian() {
     tar -C "$root" --numeric-owner -xpf "$kept"
     return
   fi
-  if ! command -v debootstrap >/dev/null; then
+  if ! command -v mmdebstrap >/dev/null; then
     apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mmdebstrap >/dev/null
   fi
-  say "debootstrap: Debian $suite with systemd"
-  debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,util-linux "$suite" "$root" "$mirror" \
-    >"$scratch/debootstrap.log" 2>&1 || {
-    tail -n 20 "$scratch/debootstrap.log" >&2
-    die "debootstrap"
+  say "mmdebstrap: Debian $suite with systemd"
+  mmdebstrap --mode=root --variant=minbase --include=systemd,systemd-sysv,dbus,util-linux "$suite" "$root" "$mirror" \
+    >"$scratch/mmdebstrap.log" 2>&1 || {
+    tail -n 20 "$scratch/mmdebstrap.log" >&2
+    die "mmdebstrap"
   }
   tar -C "$root" --numeric-owner --exclude='./dev/*' --exclude='./proc/*' --exclude='./sys/*' -cf "$kept.new" .
   mv "$kept.new" "$kept"

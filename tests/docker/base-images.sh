@@ -12,7 +12,7 @@
 #   POSTGRES_IMAGE      name of the one of PostgreSQL [zorb-base/postgres:local]
 #   CADDY_IMAGE         name of the one of Caddy      [zorb-base/caddy:local]
 #   SUITE               Debian suite                  [bookworm]
-#   MIRROR              where debootstrap downloads   [what apt on this machine uses for SUITE]
+#   MIRROR              where mmdebstrap downloads    [what apt on this machine uses for SUITE]
 #   VENDOR_DIR          crates vendored already       [made by `cargo vendor` from Cargo.lock]
 #   RUST_SYSROOT        Rust toolchain to copy        [rustc --print sysroot]
 #   TMPDIR              needs about 4 GB for a while  [/tmp]
@@ -179,17 +179,16 @@ service_image() {
 # debian_rootfs NAME PACKAGES: a Debian file tree in $scratch/NAME.
 debian_rootfs() {
   local name=$1 packages=$2 mirror
-  install_debootstrap
+  install_mmdebstrap
   need_scratch
   mirror=${MIRROR:-$(apt_mirror)}
   [[ -n $mirror ]] || die "apt on this machine has no source for Debian; name one in MIRROR"
   use_apt_proxy
-  mkdir -p "$scratch/debs"
-  say "debootstrap: Debian $suite with $packages"
-  if ! debootstrap --variant=minbase --include="$packages" --cache-dir="$scratch/debs" \
-    "$suite" "$scratch/$name" "$mirror" >"$scratch/debootstrap.log" 2>&1; then
-    tail -n 20 "$scratch/debootstrap.log" "$scratch/$name/debootstrap/debootstrap.log" >&2 || true
-    die "debootstrap failed"
+  say "mmdebstrap: Debian $suite with $packages"
+  if ! mmdebstrap --mode=root --variant=minbase --include="$packages" \
+    "$suite" "$scratch/$name" "$mirror" >"$scratch/mmdebstrap.log" 2>&1; then
+    tail -n 20 "$scratch/mmdebstrap.log" >&2
+    die "mmdebstrap failed"
   fi
   # Of this machine, not of the image: name resolution, the host's name. Of no use in an image:
   # package lists and archives, translations, manuals. Licences stay.
@@ -208,7 +207,7 @@ import_rootfs() {
     changes+=(--change "$instruction")
   done
   say "importing $image ($(du -sh "$scratch/$name" | cut -f1))"
-  # The engine provides /dev, /proc and /sys; device nodes of debootstrap's would only be in the way.
+  # The engine provides /dev, /proc and /sys; device nodes of mmdebstrap's would only be in the way.
   tar -C "$scratch/$name" --numeric-owner \
     --exclude='./dev/*' --exclude='./proc/*' --exclude='./sys/*' -c . |
     docker import "${changes[@]}" - "$image" >/dev/null
@@ -226,11 +225,11 @@ copy_toolchain() {
   cp -a -- "$sysroot/lib/rustlib/$host" "$dir/lib/rustlib/"
 }
 
-install_debootstrap() {
-  command -v debootstrap >/dev/null && return
-  say "installing debootstrap"
+install_mmdebstrap() {
+  command -v mmdebstrap >/dev/null && return
+  say "installing mmdebstrap"
   apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap >/dev/null
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mmdebstrap >/dev/null
 }
 
 # The address from which apt on this machine takes the suite, or failing that any Debian suite.
@@ -245,7 +244,7 @@ apt_mirror() {
       END { print exact == "" ? any : exact }'
 }
 
-# debootstrap downloads by itself; where apt goes through a proxy, so must it.
+# mmdebstrap has a configuration of apt of its own; where apt goes through a proxy, so must it.
 use_apt_proxy() {
   local proxy=
   eval "$(apt-config shell proxy Acquire::http::Proxy)"

@@ -21,15 +21,15 @@ use tokio::time::sleep;
 use crate::cli::{Directory, Ran};
 use crate::support::backend::Backend;
 use crate::support::{
-    Client, Promise, Response, Start, TestServer, Xorb, check_promise, eventually, many_files, read_file, register,
-    rng, sha256_of, shard_of, upload_shard,
+    Client, Promise, Response, Start, TestServer, Xorb, check_promise, eventually, kill_rounds, many_files, read_file,
+    register, rng, sha256_of, shard_of, upload_shard,
 };
 
 /// The servers of a fleet.
 const SERVER_COUNT: usize = 3;
 
-/// How often a server is killed. More with the variable `ZORB_KILL_ROUNDS`.
-const ROUND_COUNT: usize = 20;
+/// How often a server is killed, by default.
+const ROUND_COUNT: usize = 12;
 
 /// Writers of one branch, and commits of each. More with the variable `ZORB_COMMIT_COUNT`.
 const WRITER_COUNT: usize = 16;
@@ -414,7 +414,7 @@ struct Known {
 
 #[tokio::test]
 async fn killed_servers_lose_nothing_that_was_acknowledged() {
-    let round_count = std::env::var("ZORB_KILL_ROUNDS").map_or(ROUND_COUNT, |count| count.parse().unwrap());
+    let round_count = kill_rounds(ROUND_COUNT);
     let (mut rng, mut fleet) = (rng(), Fleet::start().await);
     let mut files: HashMap<String, Known> = HashMap::new();
     let mut xorbs: Vec<Xorb> = Vec::new();

@@ -16,11 +16,11 @@ const FILE_COUNT: usize = 50_000;
 
 /// How often the process is killed while it registers them, each time in another part of the
 /// registration.
-const KILL_COUNT: u32 = 20;
+const KILL_COUNT: u32 = 12;
 
 /// How many of them fall into the proof of the files, before the server has a record of the
 /// registration. The others fall into the steps, after the record.
-const PROOF_KILL_COUNT: u32 = 4;
+const PROOF_KILL_COUNT: u32 = 3;
 
 /// A xorb that files of any number can be made of.
 fn xorb() -> Xorb {

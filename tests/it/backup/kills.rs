@@ -9,13 +9,14 @@ use tokio::time::sleep;
 use zorb::rca::{Event, Reader};
 
 use super::{Backups, check_served, store, store_many, text};
-use crate::support::{Start, TestServer, Xorb, eventually, rng};
+use crate::support::{Start, TestServer, Xorb, eventually, kill_rounds, rng};
 
-/// How often a backup is killed.
-const KILL_COUNT: usize = 50;
+/// How often a backup is killed, by default.
+const KILL_COUNT: usize = 15;
 
 #[tokio::test]
-async fn backup_killed_50_times_stays_readable_and_completes() {
+async fn backup_killed_at_any_moment_stays_readable_and_completes() {
+    let kill_count = kill_rounds(KILL_COUNT);
     let (server, backups, mut rng) = (TestServer::start(), Backups::new(), rng());
     let client = server.client();
     let mut stored = store_many(&server, &mut rng, 3).await;
@@ -23,7 +24,7 @@ async fn backup_killed_50_times_stays_readable_and_completes() {
     let begin = std::time::Instant::now();
     backups.back_up(server.data_dir());
     let (mut reach, mut run_count, mut killed_count, mut blob_counts) = (begin.elapsed() * 3, 0, 0, vec![0]);
-    while killed_count < KILL_COUNT {
+    while killed_count < kill_count {
         // Some of them longer than what one blob holds.
         for _ in 0..2 {
             let len = rng.random_range(100_000..5 << 20);
@@ -34,7 +35,7 @@ async fn backup_killed_50_times_stays_readable_and_completes() {
         sleep(reach.mul_f64(rng.random_range(0.1..1.0))).await;
         child.kill().unwrap();
         run_count += 1;
-        assert!(run_count < 6 * KILL_COUNT, "the kills come too late: {killed_count} in {run_count} runs");
+        assert!(run_count < 6 * kill_count, "the kills come too late: {killed_count} in {run_count} runs");
         killed_count += usize::from(!child.wait().unwrap().success());
         let (blob_count, garbage) = check_readable(&backups.archive());
         assert!(blob_count >= *blob_counts.last().unwrap(), "{blob_count} after {blob_counts:?}, {garbage}");
@@ -44,7 +45,7 @@ async fn backup_killed_50_times_stays_readable_and_completes() {
     }
     println!("{killed_count} of {run_count} runs were killed; blobs after each: {blob_counts:?}");
     blob_counts.dedup();
-    assert!(blob_counts.len() > KILL_COUNT / 10, "the kills came too early: {blob_counts:?}");
+    assert!(blob_counts.len() > kill_count / 10, "the kills came too early: {blob_counts:?}");
 
     backups.back_up(server.data_dir());
     assert_eq!(backups.back_up(server.data_dir())["added_len"], 0);

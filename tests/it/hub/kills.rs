@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::lfs::{batch_body, line};
 use super::{commit_body, create, files, lost, next_page, put};
-use crate::support::{Client, Response, Start, eventually, rng};
+use crate::support::{Client, Response, Start, eventually, kill_rounds, rng};
 
 /// Each commit with a number that this divides has a large file, and is tagged.
 const LARGE_PERIOD: u32 = 3;
@@ -46,8 +46,8 @@ fn contents(path: &str) -> Vec<u8> {
 /// acknowledged tag names its commit, and every file of the head is read.
 #[tokio::test]
 async fn acknowledged_commits_survive_a_kill() {
-    const ROUND_COUNT: usize = if cfg!(feature = "full-tests") { 40 } else { 4 };
-    let round_count = std::env::var("ZORB_KILL_ROUNDS").map_or(ROUND_COUNT, |count| count.parse().unwrap());
+    const ROUND_COUNT: usize = if cfg!(feature = "full-tests") { 20 } else { 4 };
+    let round_count = kill_rounds(ROUND_COUNT);
     let mut rng = rng();
     let directory = tempfile::tempdir().unwrap();
     let begin = || Start::default().data_dir(directory.path()).start();

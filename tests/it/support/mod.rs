@@ -40,4 +40,4 @@ pub use self::server::{Start, TestServer, blob_path, blob_paths};
 pub use self::shards::{UploadShard, many_files, sha256_of, shard_of, upload_shard};
 pub use self::tls::{Certificates, is_alive, served_on};
 pub use self::tokens::{guarded, issue, send, token_command};
-pub use self::xorbs::{Xorb, header, random_bytes, rng};
+pub use self::xorbs::{Xorb, header, kill_rounds, random_bytes, rng};

@@ -13,10 +13,16 @@ pub fn rng() -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// Bytes that do not compress.
+/// How often a test kills a server, or breaks a statement: `count`, or `ZORB_KILL_ROUNDS`, which
+/// `just long` sets.
+pub fn kill_rounds(count: usize) -> usize {
+    std::env::var("ZORB_KILL_ROUNDS").map_or(count, |count| count.parse().unwrap())
+}
+
+/// Bytes that do not compress. By BLAKE3, because a generator is ten times as slow in a debug build.
 pub fn random_bytes(rng: &mut StdRng, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    rng.fill(&mut bytes[..]);
+    blake3::Hasher::new_keyed(&rng.random()).finalize_xof().fill(&mut bytes);
     bytes
 }
 

@@ -2,10 +2,9 @@
 
     python3 tests/clients/hub_tools.py target/release/zorb [TRANSFORMERS:DATASETS...]
 
-Run by hand: the packages of each pair of versions are 500 MiB, in a virtual environment below target/hub/. Without versions: the
-newest pair, and an older one with huggingface_hub 0.36. What is read is compared with what was pushed. All requests to other
-hosts go to a proxy of this script, which refuses and records them. Without PyTorch: `safetensors` reads the weights, and this
-script calls the functions that `from_pretrained` calls for a model that has only `pytorch_model.bin`.
+Run by hand: with PyTorch, the packages of each pair of versions are 5 GiB, in a virtual environment below target/hub/. Without
+versions: the newest pair, and an older one with huggingface_hub 0.36. What is read is compared with what was pushed. All requests
+to other hosts go to a proxy of this script, which refuses and records them.
 """
 
 import json
@@ -24,6 +23,7 @@ from hub import Server
 
 # With huggingface_hub 2 and 0.36.
 VERSIONS = ["5.24.0:5.2.0", "4.57.6:3.6.0"]
+TORCH = "torch==2.15.0"
 
 
 def main(binary, *versions):
@@ -38,7 +38,7 @@ def check(binary, transformers, datasets):
     python = directory / "bin/python"
     if not (directory / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", directory], check=True)
-        packages = [f"transformers=={transformers}", f"datasets=={datasets}", "hf_xet==1.8.0"]
+        packages = [f"transformers=={transformers}", f"datasets=={datasets}", "hf_xet==1.8.0", TORCH]
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
         (directory / "complete").touch()
     with (
@@ -48,7 +48,7 @@ def check(binary, transformers, datasets):
     ):
         tools = Tools(python, server, proxy, pathlib.Path(scratch))
         tools.check_proxy()
-        for verb in check_transformers, check_only_bin, check_datasets, check_csv:
+        for verb in check_transformers, check_torch, check_only_bin, check_datasets, check_csv:
             tools.run(verb)
             # `load_dataset` prepends this name to the host of HF_ENDPOINT. There is no such server.
             own = server.url.replace("://", "://datasets-server.")
@@ -218,6 +218,43 @@ def check_transformers(home):
         assert (file.get_slice("weights")[1000:2000] == weights["weights"][1000:2000]).all()
 
 
+def check_torch(home):
+    """Models by `from_pretrained`: one with safetensors, one that was pushed from memory, and one with only
+    `pytorch_model.bin`, for which transformers begins a thread that would ask another host to convert it."""
+    import threading
+
+    import torch
+    from huggingface_hub import HfApi
+    from transformers import AutoModel, BertConfig, BertModel
+
+    model = BertModel(BertConfig(hidden_size=32, num_attention_heads=2, num_hidden_layers=1, vocab_size=5))
+    weights = model.state_dict()
+
+    def check_loaded(repo):
+        loaded = AutoModel.from_pretrained(repo).state_dict()
+        assert loaded.keys() == weights.keys(), repo
+        assert all(torch.equal(loaded[name], weights[name]) for name in weights), repo
+
+    model.save_pretrained(f"{home}/safe")
+    HfApi().create_repo("me/torch-safe", private=True)
+    HfApi().upload_folder(repo_id="me/torch-safe", folder_path=f"{home}/safe")
+    check_loaded("me/torch-safe")
+    model.push_to_hub("me/torch-pushed")
+    check_loaded("me/torch-pushed")
+
+    model.config.save_pretrained(f"{home}/bin")
+    torch.save(weights, f"{home}/bin/pytorch_model.bin")
+    for private in False, True:
+        repo = f"me/torch-bin-{private}".lower()
+        HfApi().create_repo(repo, private=private)
+        HfApi().upload_folder(repo_id=repo, folder_path=f"{home}/bin")
+        check_loaded(repo)
+    # Of the conversion, whose requests the caller looks for.
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
 def check_only_bin(home):
     """For a model without safetensors, transformers would like to have them: it would look for a pull request of a bot, and
     ask another host, with the user's token, to make one. It must not get that far."""
@@ -317,7 +354,7 @@ def rows_of(name):
     return {"number": list(range(1000)), "text": [f"{name} {number}" for number in range(1000)]}
 
 
-VERBS = [escape, check_transformers, check_only_bin, check_datasets, check_csv, push_one, check_both]
+VERBS = [escape, check_transformers, check_torch, check_only_bin, check_datasets, check_csv, push_one, check_both]
 
 
 if __name__ == "__main__":

@@ -34,3 +34,20 @@ hub-clients:
 # The image and the Compose file.
 container:
     tests/docker/run.sh
+
+# What is too long for .ci/run, in its full length: hours.
+long: container
+    cargo build --locked --release --bin zorb
+    cargo build --locked --all-features -p zorb-fake-s3
+    [[ -x target/ci-venv/bin/python ]] || python3 -m venv target/ci-venv
+    cargo test --locked --all-features --lib -- model:: hub_sweep::random
+    ZORB_KILL_ROUNDS=200 cargo test --locked --all-features --test it -- kill crash statements::
+    python3 tests/powercut/run.py target/release/zorb
+    target/ci-venv/bin/pip install --quiet "schemathesis>=4.32"
+    target/ci-venv/bin/python tests/openapi.py target/release/zorb
+    for version in 1.8.0 1.7.1 1.6.0 1.5.2; do \
+        target/ci-venv/bin/pip install --quiet "hf_xet==$version"; \
+        target/ci-venv/bin/python tests/clients/stock_client.py target/release/zorb; \
+    done
+    target/ci-venv/bin/pip install --quiet "hf_xet==1.8.0"
+    ZORB_IMAGE=zorb:test target/ci-venv/bin/python tests/docker/cluster.py target/release/zorb target/debug/zorb-fake-s3 500

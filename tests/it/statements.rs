@@ -30,7 +30,7 @@ const FILE_COUNT: usize = 50_000;
 const FAILURE_COUNT: usize = 12;
 
 /// After one in so many failures the whole registration is repeated.
-const REPEAT_INTERVAL: usize = 20;
+const REPEAT_INTERVAL: usize = 10;
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 

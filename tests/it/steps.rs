@@ -9,18 +9,15 @@ use reqwest::Method;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::support::{Response, Start, TestServer, Xorb, many_files, rng, upload_shard};
+use crate::support::{Response, Start, TestServer, Xorb, kill_rounds, many_files, rng, upload_shard};
 
 /// Files of the shard.
 const FILE_COUNT: usize = 50_000;
 
 /// How often the process is killed while it registers them, each time in another part of the
-/// registration.
-const KILL_COUNT: u32 = 12;
-
-/// How many of them fall into the proof of the files, before the server has a record of the
-/// registration. The others fall into the steps, after the record.
-const PROOF_KILL_COUNT: u32 = 3;
+/// registration, by default. A quarter of the kills fall into the proof of the files, before the
+/// server has a record of the registration. The others fall into the steps, after the record.
+const KILL_COUNT: usize = 12;
 
 /// A xorb that files of any number can be made of.
 fn xorb() -> Xorb {
@@ -76,6 +73,8 @@ impl Sent {
 
 #[tokio::test]
 async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
+    let kill_count = u32::try_from(kill_rounds(KILL_COUNT)).unwrap();
+    let proof_kill_count = kill_count / 4;
     let mut rng = rng();
     let directory = tempfile::tempdir().unwrap();
     let data_dir = directory.path().join("data");
@@ -97,12 +96,12 @@ async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
         (proof_time, took.saturating_sub(proof_time))
     };
     let (mut acknowledged_count, mut replayed_count, mut absent_count) = (0, 0, 0);
-    for kill in 0..KILL_COUNT {
+    for kill in 0..kill_count {
         let server = stocked().await;
         let sent = Sent::begin(&server, &shard);
-        let (after, time, number, count) = match kill.checked_sub(PROOF_KILL_COUNT) {
-            None => (Duration::ZERO, proof_time, kill, PROOF_KILL_COUNT),
-            Some(number) => (sent.record(&data_dir).await, step_time, number, KILL_COUNT - PROOF_KILL_COUNT),
+        let (after, time, number, count) = match kill.checked_sub(proof_kill_count) {
+            None => (Duration::ZERO, proof_time, kill, proof_kill_count),
+            Some(number) => (sent.record(&data_dir).await, step_time, number, kill_count - proof_kill_count),
         };
         let part = (f64::from(number) + rng.random_range(0.0..1.0)) / f64::from(count);
         sleep(time.mul_f64(part)).await;
@@ -120,13 +119,13 @@ async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
         assert_eq!(!list["files"].as_array().unwrap().is_empty(), first, "the list says something else");
         assert_eq!(file_count(&server).await, if first { FILE_COUNT as u64 } else { 0 });
         server.kill();
-        let phase = if kill < PROOF_KILL_COUNT { "proof" } else { "steps" };
+        let phase = if kill < proof_kill_count { "proof" } else { "steps" };
         println!("killed at {:.0} % of the {phase}: whole: {first}, start: {start:.1?}", part * 100.0);
         match (acknowledged_after, first) {
             (Some(took), _) => {
                 acknowledged_count += 1;
                 // The steps take less time than before, so the next kills come sooner.
-                if kill >= PROOF_KILL_COUNT {
+                if kill >= proof_kill_count {
                     step_time = step_time.min(took.saturating_sub(after));
                 }
             }
@@ -139,10 +138,10 @@ async fn a_killed_registration_of_50000_files_is_whole_or_absent() {
         }
     }
     println!(
-        "{KILL_COUNT} kills: {acknowledged_count} acknowledged, {replayed_count} applied by the next start, \
+        "{kill_count} kills: {acknowledged_count} acknowledged, {replayed_count} applied by the next start, \
          {absent_count} absent"
     );
-    assert!(replayed_count >= KILL_COUNT / 4, "only {replayed_count} kills fell into its steps");
+    assert!(replayed_count >= kill_count / 4, "only {replayed_count} kills fell into its steps");
 }
 
 #[tokio::test]

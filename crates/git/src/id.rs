@@ -85,43 +85,23 @@ impl FromStr for ObjectId {
 mod tests {
     use super::*;
 
-    /// The first 192 bytes of both files of <https://shattered.io>.
-    const PREFIX: &[u8] = b"%PDF-1.3\n%\xe2\xe3\xcf\xd3\n\n\n1 0 obj\n<</Width 2 0 R/Height 3 0 R/Type 4 0 R/Subtype 5 0 R\
-        /Filter 6 0 R/ColorSpace 7 0 R/Length 8 0 R/BitsPerComponent 8>>\nstream\n\xff\xd8\xff\xfe\x00$SHA-1 is dead!!!!!\
-        \x85/\xec\t#9u\x9c9\xb1\xa1\xc6<L\x97\xe1\xff\xfe\x01";
-
-    /// The two blocks that follow in each file. After them the state of SHA-1 is the same.
-    const BLOCKS: [&str; 2] = [
-        "7f46dc93a6b67e013b029aaa1db2560b45ca67d688c7f84b8c4c791fe02b3df614f86db1690901c56b45c1530afedfb7\
-         6038e972722fe7ad728f0e4904e046c230570fe9d41398abe12ef5bc942be33542a4802d98b5d70f2a332ec37fac3514\
-         e74ddc0f2cc1a874cd0c78305a21566461309789606bd0bf3f98cda8044629a1",
-        "7346dc9166b67e118f029ab621b2560ff9ca67cca8c7f85ba84c79030c2b3de218f86db3a90901d5df45c14f26fedfb3\
-         dc38e96ac22fe7bd728f0e45bce046d23c570feb141398bb552ef5a0a82be331fea48037b8b5d71f0e332edf93ac3500\
-         eb4ddc0decc1a864790c782c76215660dd309791d06bd0af3f98cda4bc4629b1",
-    ];
-
-    /// 320 bytes with the same SHA-1, twice.
-    fn collision() -> [Vec<u8>; 2] {
-        BLOCKS.map(|blocks| {
-            let byte = |at: usize| u8::from_str_radix(&blocks[at..at + 2], 16).unwrap();
-            let blocks: Vec<u8> = (0..blocks.len()).step_by(2).map(byte).collect();
-            [PREFIX, &blocks].concat()
-        })
-    }
+    /// The first 320 bytes of both files of <https://shattered.io>, which have the same SHA-1.
+    const COLLISION: [&[u8; 320]; 2] =
+        [include_bytes!("../testdata/sha1-collision-1"), include_bytes!("../testdata/sha1-collision-2")];
 
     /// The hasher is the one that makes ids. Whole objects cannot be tested: they begin with their
     /// kind and length, and no collision with such a beginning is known.
     #[test]
     fn collision_of_sha_1_is_detected() {
-        for contents in collision() {
+        for contents in COLLISION {
             let hashed = |bytes: &[u8]| {
                 let mut hasher = gix_hash::hasher(gix_hash::Kind::Sha1);
                 hasher.update(bytes);
                 hasher.try_finalize()
             };
-            let error = hashed(&contents).unwrap_err().to_string();
+            let error = hashed(contents).unwrap_err().to_string();
             assert!(error.contains("f92d74e3874587aaf443d1db961d4e26dde13e9c"), "both have the same SHA-1: {error}");
-            assert_eq!(ObjectId::detected(hashed(&contents)), Err(ObjectError::Collision));
+            assert_eq!(ObjectId::detected(hashed(contents)), Err(ObjectError::Collision));
             // Also with other bytes after it, as in the two files.
             assert!(hashed(&[&contents[..], b"the rest"].concat()).is_err());
             let before = contents.len() - 1;
@@ -131,7 +111,7 @@ mod tests {
 
     #[test]
     fn files_that_collide_without_a_header_are_two_blobs() {
-        let ids = collision().map(|contents| ObjectId::of_blob(&contents).unwrap().to_string());
+        let ids = COLLISION.map(|contents| ObjectId::of_blob(contents).unwrap().to_string());
         assert_eq!(ids, ["6e98aef8bba6ff517f5b164d7418c5e2a6cf90c9", "ef380704685cc8e54de9bc13556d1ff7026ec0cc"]);
     }
 

@@ -107,6 +107,13 @@ async fn pass(setup: &Setup, server: &Arc<Server>, days: u32) {
     }
 }
 
+/// A sweep finds what is not needed, and then the week passes. The next one deletes it.
+async fn last_day(setup: &Setup, server: &Arc<Server>) {
+    sweep(server).await;
+    pass(setup, server, 6).await;
+    setup.clock.advance(DAY);
+}
+
 #[tokio::test]
 async fn squashed_history_is_deleted_after_a_week() {
     let setup = Setup::new().await;
@@ -411,9 +418,7 @@ async fn register_during_a_sweep(broken: Option<SweepGuard>) {
     }
     commit(&server, "repo", vec![delete("a.bin")]).await.unwrap();
     squash(&server, "repo").await;
-    sweep(&server).await;
-    pass(&setup, &server, 6).await;
-    setup.clock.advance(DAY);
+    last_day(&setup, &server).await;
     broken.into_iter().for_each(|guard| setup.faults.break_guard(guard));
     // Its commits are gone, and no file yet.
     let held = setup.faults.hold("drop_hub_objects");
@@ -443,9 +448,7 @@ async fn commit_during_a_sweep(broken: Option<SweepGuard>) {
     let server = setup.process();
     create(&server, "repo").await.unwrap();
     upload(&server, "repo", "again").await;
-    sweep(&server).await;
-    pass(&setup, &server, 6).await;
-    setup.clock.advance(DAY);
+    last_day(&setup, &server).await;
     broken.into_iter().for_each(|guard| setup.faults.break_guard(guard));
     let held = setup.faults.hold("stage_xorb");
     let sweeping = async {
@@ -471,9 +474,7 @@ async fn sweep_that_was_stopped_is_completed_by_the_next() {
         commit(&server, "repo", vec![put(path)]).await.unwrap();
     }
     squash(&server, "repo").await;
-    sweep(&server).await;
-    pass(&setup, &server, 6).await;
-    setup.clock.advance(DAY);
+    last_day(&setup, &server).await;
     let pace = Pace::default();
     let held = setup.faults.hold("drop_hub_objects");
     let stopping = async {

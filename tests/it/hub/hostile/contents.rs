@@ -139,41 +139,26 @@ async fn flood_of_ranges_is_served_to_1024_and_refused_above() {
 
 /// The files of <https://shattered.io> up to the end of their difference. Their SHA-1 is the same.
 /// Git puts kind and length before the contents, so as blobs they are two.
-fn collision() -> [Vec<u8>; 2] {
-    let begin = b"%PDF-1.3\n%\xe2\xe3\xcf\xd3\n\n\n1 0 obj\n<</Width 2 0 R/Height 3 0 R/Type 4 0 R/Subtype 5 0 R\
-        /Filter 6 0 R/ColorSpace 7 0 R/Length 8 0 R/BitsPerComponent 8>>\nstream\n\xff\xd8\xff\xfe\x00$SHA-1 is dead!!!!!\
-        \x85/\xec\t#9u\x9c9\xb1\xa1\xc6<L\x97\xe1\xff\xfe\x01";
-    let ends = [
-        "7f46dc93a6b67e013b029aaa1db2560b45ca67d688c7f84b8c4c791fe02b3df614f86db1690901c56b45c1530afedfb7\
-         6038e972722fe7ad728f0e4904e046c230570fe9d41398abe12ef5bc942be33542a4802d98b5d70f2a332ec37fac3514\
-         e74ddc0f2cc1a874cd0c78305a21566461309789606bd0bf3f98cda8044629a1",
-        "7346dc9166b67e118f029ab621b2560ff9ca67cca8c7f85ba84c79030c2b3de218f86db3a90901d5df45c14f26fedfb3\
-         dc38e96ac22fe7bd728f0e45bce046d23c570feb141398bb552ef5a0a82be331fea48037b8b5d71f0e332edf93ac3500\
-         eb4ddc0decc1a864790c782c76215660dd309791d06bd0af3f98cda4bc4629b1",
-    ];
-    ends.map(|end| {
-        let byte = |at: usize| u8::from_str_radix(&end[at..at + 2], 16).unwrap();
-        let end: Vec<u8> = (0..end.len()).step_by(2).map(byte).collect();
-        [&begin[..], &end].concat()
-    })
-}
+const COLLISION: [&[u8; 320]; 2] = [
+    include_bytes!("../../../../crates/git/testdata/sha1-collision-1"),
+    include_bytes!("../../../../crates/git/testdata/sha1-collision-2"),
+];
 
 #[tokio::test]
 async fn files_of_one_sha_1_keep_their_own_contents() {
     let server = TestServer::start();
     let client = server.client();
     create(&client, "model").await;
-    let contents = collision();
-    let lines: Vec<Value> = ["1.pdf", "2.pdf"].into_iter().zip(&contents).map(|(name, file)| put(name, file)).collect();
+    let lines: Vec<Value> = ["1.pdf", "2.pdf"].into_iter().zip(COLLISION).map(|(name, file)| put(name, file)).collect();
     // In one commit, and the second one again in place of the first.
     assert_eq!(commit(&client, "me/model", None, &lines).await.0, 200);
     let read = async |client: &Client, name: &str| client.get(&format!("/me/model/resolve/main/{name}")).await.body;
     let found = ids(&client, "me/model").await;
     let expected = ["6e98aef8bba6ff517f5b164d7418c5e2a6cf90c9", "ef380704685cc8e54de9bc13556d1ff7026ec0cc"];
     assert_eq!([&found["1.pdf"], &found["2.pdf"]], expected, "the ids that git gives them");
-    for (name, file) in ["1.pdf", "2.pdf"].into_iter().zip(&contents) {
-        assert!(read(&client, name).await == *file, "{name} has the bytes of the other file");
+    for (name, file) in ["1.pdf", "2.pdf"].into_iter().zip(COLLISION) {
+        assert!(read(&client, name).await == file[..], "{name} has the bytes of the other file");
     }
-    assert_eq!(commit(&client, "me/model", None, &[put("1.pdf", &contents[1])]).await.0, 200);
-    assert!(read(&client, "1.pdf").await == contents[1], "the commit has changed the file");
+    assert_eq!(commit(&client, "me/model", None, &[put("1.pdf", COLLISION[1])]).await.0, 200);
+    assert!(read(&client, "1.pdf").await == COLLISION[1][..], "the commit has changed the file");
 }

@@ -30,7 +30,7 @@ use crate::http::{AppState, Auth, Origins, Pace, PublicAddress, Shared, router};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::{Clock, SystemClock};
 use crate::runtime::durable::{create_directory, open_lock};
-use crate::runtime::journal::Journal;
+use crate::runtime::journal::{Journal, Target};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::reload::ReloadSignal;
 use crate::runtime::shutdown::StopSignal;
@@ -147,11 +147,7 @@ async fn serve_until_stopped(config: Config, membership: Option<Membership>) -> 
     warn_of_low_space(&server.store).await;
     let listener = listen(config.listen)
         .with_context(|| format!("cannot listen on {}; is another process using it?", config.listen))?;
-    let url = announce(&listener, if tls.is_some() { "https" } else { "http" })?;
-    if config.hub {
-        let endpoint = config.public_url.as_ref().unwrap_or(&url);
-        tracing::info!(endpoint, "hf, transformers and datasets use this server if HF_ENDPOINT is this endpoint");
-    }
+    announce(&listener, &config)?;
     let started = Started { recovered, files_recorded: recorded, elapsed: begin.elapsed() };
     started.log(&config, &server.store, &index).await?;
 
@@ -179,6 +175,8 @@ async fn serve_until_stopped(config: Config, membership: Option<Membership>) -> 
         // The bytes of a grant wait in the memory of one server, and the commit may reach another.
         grants: config.grants && !is_shared,
         hub: config.hub,
+        anonymous_read: config.anonymous_read,
+        creates_private: config.creates_private,
         cors_origins: Origins::new(&config.cors_origins),
         audit,
     };
@@ -371,10 +369,22 @@ fn auth(config: &Config) -> Auth {
     }
 }
 
-/// Prints the line with the address, for which scripts wait. Returns the URL.
-fn announce(listener: &TcpListener, scheme: &str) -> anyhow::Result<String> {
+/// Prints the line with the address, for which scripts wait, and how tools of the Hub use it.
+fn announce(listener: &TcpListener, config: &Config) -> anyhow::Result<()> {
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
     let url = format!("{scheme}://{}", listener.local_addr().context("cannot read the chosen port")?);
+    let mut text = format!("zorb listening on {url}\n");
+    // A log on stdout has one line before it that is no JSON.
+    if config.hub && config.audit_log != Some(Target::Stdout) {
+        let endpoint = config.public_url.as_ref().unwrap_or(&url);
+        // Without authentication any token will do, but clients do not upload without one.
+        let token = match config.auth {
+            AuthMode::Off => "any",
+            AuthMode::Token => "TOKEN",
+        };
+        text.push_str(&format!("for hf and transformers: export HF_ENDPOINT={endpoint} HF_TOKEN={token}\n"));
+    }
     let mut stdout = stdout().lock();
-    writeln!(stdout, "zorb listening on {url}").and_then(|()| stdout.flush()).context("cannot write to stdout")?;
-    Ok(url)
+    // At once: a script that has the first line does not wait for the second.
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")
 }

@@ -64,6 +64,10 @@ pub struct Config {
     pub grants: bool,
     /// Whether the server has the routes of the Hub.
     pub hub: bool,
+    /// Whether clients without a token read public repositories of the Hub.
+    pub anonymous_read: bool,
+    /// Whether a new repository of the Hub is private if its client does not say.
+    pub creates_private: bool,
     /// Whether a start without an existing store fails, instead of creating one.
     pub require_store: bool,
     /// Writes are refused if the file system of the data directory has fewer free bytes; 0 for no
@@ -193,6 +197,8 @@ impl Config {
             allow_anonymous: raw.allow_anonymous.unwrap_or(false),
             grants: raw.grants.unwrap_or(false),
             hub: raw.hub.unwrap_or(true),
+            anonymous_read: raw.anonymous_read.unwrap_or(false),
+            creates_private: creates_private(raw.default_visibility)?,
             require_store: raw.require_store.unwrap_or(false),
             min_free_len: Self::min_free_len_of(raw.min_free_space),
             max_connections: positive("max_connections", raw.max_connections, 1024)?,
@@ -286,6 +292,17 @@ fn audit_mode(text: Option<String>) -> Result<AuditMode, ConfigError> {
         Some(value) => {
             let reason = "expected writes or all".to_owned();
             Err(ConfigError::Value { key: "audit", value: value.to_owned(), reason })
+        }
+    }
+}
+
+fn creates_private(text: Option<String>) -> Result<bool, ConfigError> {
+    match text.as_deref() {
+        None | Some("private") => Ok(true),
+        Some("public") => Ok(false),
+        Some(value) => {
+            let reason = "expected private or public".to_owned();
+            Err(ConfigError::Value { key: "default_visibility", value: value.to_owned(), reason })
         }
     }
 }

@@ -137,6 +137,10 @@ keys! {
     grants: bool, "true or false";
     /// Serve the routes of the Hub.
     hub: bool, "true or false";
+    /// Show public repositories of the Hub to clients without a token.
+    anonymous_read: bool, "true or false";
+    /// `private` or `public`.
+    default_visibility: String, "private or public";
     /// Refuse to start without an existing store.
     require_store: bool, "true or false";
     /// Maximum number of open connections.

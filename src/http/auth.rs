@@ -29,6 +29,10 @@ pub enum Auth {
     Tokens,
 }
 
+/// What a client is told that has sent no token.
+pub(super) const TOKEN_REQUIRED: &str =
+    "This request requires a token: send Authorization: Bearer with a token from `zorb token issue`.";
+
 /// The claims of the request's token.
 #[derive(Clone, Debug)]
 pub(super) struct Caller(pub(super) Claims);
@@ -67,10 +71,29 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// See [`PublicAddress::is_foreign_name`](super::origin::PublicAddress::is_foreign_name).
-fn is_foreign_name(state: &AppState, request: &Request) -> bool {
+/// Refuses a request without a token that a browser has sent for the page of another site.
+fn check_site(state: &AppState, request: &Request) -> Result<(), Problem> {
+    if state.shared.cors_origins.forbid(request.headers()) {
+        let detail = "The page of another site sent this request; cors_origins names the sites that may.";
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
     let peer = request.extensions().get::<PeerAddr>().map(|peer| peer.0.ip());
-    peer.is_some_and(|peer| state.shared.address.is_foreign_name(peer, request.headers(), request.uri()))
+    if peer.is_some_and(|peer| state.shared.address.is_foreign_name(peer, request.headers(), request.uri())) {
+        let detail = "The Host header has the name of another site. Use an address or localhost; a name needs \
+            public_url, and a proxy on this machine trusted_proxies.";
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
+    Ok(())
+}
+
+/// Passes on a request without a token, to a route that shows public repositories. Its address is
+/// its tenant, also in the tokens that it gets for transfers.
+pub(super) async fn admit_anonymous(state: &AppState, mut request: Request, next: Next) -> Result<Response, Problem> {
+    check_site(state, &request)?;
+    let client = state.shared.address.client_network(request.headers(), request.extensions());
+    let claims = Claims::anonymous(client, state.shared.clock.now().as_secs());
+    request.extensions_mut().insert(Caller(claims));
+    Ok(next.run(request).await)
 }
 
 /// Authenticates: passes a request on if its token includes the scope `needed`. A token for a
@@ -82,16 +105,10 @@ pub(super) async fn guard(
     next: Next,
 ) -> Result<Response, Problem> {
     let claims = match state.shared.auth {
-        Auth::Off if state.shared.cors_origins.forbid(request.headers()) => {
-            let detail = "The page of another site sent this request; cors_origins names the sites that may.";
-            return Err(Problem::new(Code::Forbidden, detail));
+        Auth::Off => {
+            check_site(&state, &request)?;
+            Claims::UNRESTRICTED
         }
-        Auth::Off if is_foreign_name(&state, &request) => {
-            let detail = "The Host header has the name of another site. Use an address or localhost; a name needs \
-                public_url, and a proxy on this machine trusted_proxies.";
-            return Err(Problem::new(Code::Forbidden, detail));
-        }
-        Auth::Off => Claims::UNRESTRICTED,
         Auth::Tokens => {
             let token = check(&state, request.headers()).await?;
             if let Some(context) = request.extensions().get::<AuditContext>() {
@@ -156,9 +173,7 @@ pub(super) fn foreign(claims: &Claims, detail: &'static str) -> Problem {
 
 /// The text of a request's token, or what is wrong with its header.
 pub(super) fn bearer_of(headers: &HeaderMap) -> Result<&str, &'static str> {
-    let header = headers.get(AUTHORIZATION);
-    let header = header
-        .ok_or("This request requires a token: send Authorization: Bearer with a token from `zorb token issue`.")?;
+    let header = headers.get(AUTHORIZATION).ok_or(TOKEN_REQUIRED)?;
     bearer(header).ok_or("The Authorization header is not `Bearer TOKEN`.")
 }
 

@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::conn_state::ConnState;
-use super::tenant::network;
+use super::peer::network;
 
 /// One of this many seats is reserved.
 const RESERVE: usize = 8;

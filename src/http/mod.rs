@@ -107,6 +107,10 @@ pub struct Shared {
     pub grants: bool,
     /// Whether the server has the routes of the Hub.
     pub hub: bool,
+    /// Whether clients without a token read public repositories of the Hub.
+    pub anonymous_read: bool,
+    /// Whether a new repository of the Hub is private if its client does not say.
+    pub creates_private: bool,
     /// Sites whose pages may use this server.
     pub cors_origins: Origins,
     /// The audit log, if one is configured.

@@ -8,12 +8,12 @@ use axum::extract::FromRequestParts;
 use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Request, Uri, Version};
+use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Uri, Version};
 use ipnet::IpNet;
 
 use super::AppState;
 use super::error::{Code, Problem};
-use super::peer::PeerAddr;
+use super::peer::{PeerAddr, network};
 
 /// Names that end like this belong to a machine or to a network: no one can register them. The last
 /// two are of Docker, Kubernetes and clouds.
@@ -57,6 +57,12 @@ impl PublicAddress {
         // From the last entry to the first. An entry that is no address ends the search.
         let entries = lines.into_iter().rev().filter_map(|line| line.to_str().ok()).flat_map(|line| line.rsplit(','));
         entries.map_while(|entry| entry.trim().parse().ok()).find(|address| !self.trusts(*address))
+    }
+
+    /// The address that identifies the client of a request without a token.
+    pub(super) fn client_network(&self, headers: &HeaderMap, extensions: &Extensions) -> Option<IpAddr> {
+        let peer = extensions.get::<PeerAddr>()?.0.ip();
+        Some(network(self.client(peer, headers).unwrap_or(peer)))
     }
 
     /// Whether a request calls the server by a name that may be one of another site. A page of

@@ -15,7 +15,7 @@ use utoipa::openapi::schema::Schema;
 use utoipa::openapi::{Ref, RefOr};
 
 use super::audit::AuditedRoute;
-use super::auth::{Auth, guard};
+use super::auth::{Auth, admit_anonymous, guard};
 use super::cost::{CostClass, bounded};
 use super::error::Problem;
 use super::{AppState, schema};
@@ -40,6 +40,9 @@ pub(super) struct Route {
     is_audited: bool,
     /// How it refuses a token, if not as most routes.
     refuse: Option<Refuse>,
+    /// Makes of its response to a request without a token what the client gets. `None` if it shows
+    /// nothing without a token.
+    anonymous: Option<Anonymous>,
     /// The limits that apply before the handler runs.
     cost: CostClass,
     handler: MethodRouter<AppState>,
@@ -47,6 +50,9 @@ pub(super) struct Route {
 
 /// The response to a request with a token, or without one, that a route refuses.
 pub(super) type Refuse = fn(Problem, bool) -> axum::response::Response;
+
+/// What a client without a token gets instead of this response.
+pub(super) type Anonymous = fn(axum::response::Response) -> axum::response::Response;
 
 /// A parameter that is not part of the path.
 pub(super) struct Parameter {
@@ -109,6 +115,7 @@ impl Route {
             failures: Vec::new(),
             is_audited: false,
             refuse: None,
+            anonymous: None,
             cost: CostClass::Lookup,
             handler: on(filter, handler),
         }
@@ -177,6 +184,12 @@ impl Route {
     /// Sets how it refuses a token.
     pub(super) const fn refuses(mut self, refuse: Refuse) -> Self {
         self.refuse = Some(refuse);
+        self
+    }
+
+    /// Makes it show public repositories without a token, if the settings permit that.
+    pub(super) const fn shows_public(mut self, anonymous: Anonymous) -> Self {
+        self.anonymous = Some(anonymous);
         self
     }
 
@@ -276,7 +289,9 @@ impl Route {
     /// Adds the route to a router under each of its paths, with its limits and the check of tokens.
     pub(super) fn add_to(self, router: Router<AppState>, state: &AppState) -> Router<AppState> {
         let bound = (self.cost != CostClass::Upload).then(|| from_fn_with_state((state.clone(), self.cost), bounded));
-        let check = self.needs.map(|scope| from_fn_with_state((state.clone(), scope, self.refuse), guard_route));
+        let is_open = state.shared.anonymous_read && state.shared.auth == Auth::Tokens;
+        let guard = Guard { refuse: self.refuse, anonymous: self.anonymous.filter(|_| is_open) };
+        let check = self.needs.map(|scope| from_fn_with_state((state.clone(), scope, guard), guard_route));
         // Both layers are added in one call, because each call of `route_layer` would copy all
         // layers inside it for each request. The first layer is the outer one: a request without a
         // valid token is refused before it waits for a permit.
@@ -290,14 +305,25 @@ impl Route {
     }
 }
 
+/// How a route checks tokens.
+#[derive(Clone, Copy)]
+struct Guard {
+    refuse: Option<Refuse>,
+    anonymous: Option<Anonymous>,
+}
+
 /// The check of the token, with refusals in the form of the route.
 async fn guard_route(
-    State((state, needed, refuse)): State<(AppState, Scope, Option<Refuse>)>,
+    State((state, needed, Guard { refuse, anonymous })): State<(AppState, Scope, Guard)>,
     request: Request,
     next: Next,
 ) -> axum::response::Response {
     let has_token = request.headers().contains_key(AUTHORIZATION);
-    match (guard((state, needed, refuse.is_some()), request, next).await, refuse) {
+    let passed = match anonymous.filter(|_| !has_token) {
+        Some(shown) => admit_anonymous(&state, request, next).await.map(shown),
+        None => guard((state, needed, refuse.is_some()), request, next).await,
+    };
+    match (passed, refuse) {
         (Ok(response), _) => response,
         (Err(problem), None) => problem.into_response(),
         (Err(problem), Some(refuse)) => refuse(problem, has_token),

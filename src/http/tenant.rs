@@ -1,13 +1,12 @@
 //! The tenant of a request: determined by the repository and the subject of its token, or without a
 //! token by the address of its client. A data URL contains its tenant.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use axum::http::{Extensions, HeaderMap};
 
 use super::auth::{Auth, Caller};
 use super::origin::PublicAddress;
-use super::peer::PeerAddr;
 use crate::runtime::fair::Tenant;
 
 /// Marks the numbers of IPv4 addresses. Without the mark, they would be small numbers, such as that
@@ -20,17 +19,7 @@ pub(super) fn tenant_of(auth: Auth, address: &PublicAddress, headers: &HeaderMap
     if let Some(caller) = extensions.get::<Caller>().filter(|_| auth == Auth::Tokens) {
         return caller.0.tenant();
     }
-    let Some(peer) = extensions.get::<PeerAddr>().map(|peer| peer.0.ip()) else { return Tenant::SERVER };
-    of_address(network(address.client(peer, headers).unwrap_or(peer)))
-}
-
-/// The address that identifies a tenant. For IPv6 it is the /64 network, because a client with one
-/// address of a network usually has all of them.
-pub(super) fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
-        address => address,
-    }
+    address.client_network(headers, extensions).map_or(Tenant::SERVER, of_address)
 }
 
 /// The tenant of requests from this address or network.
@@ -47,6 +36,7 @@ pub(super) fn of_address(address: IpAddr) -> Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::peer::{PeerAddr, network};
 
     #[test]
     fn client_behind_a_trusted_proxy_is_its_own_tenant() {

@@ -70,6 +70,8 @@ async fn state(directory: &Path) -> AppState {
         address: PublicAddress { url: None, trusted_proxies: Arc::new([]), is_encrypted: false },
         grants: false,
         hub: true,
+        anonymous_read: false,
+        creates_private: true,
         cors_origins: Origins::default(),
         audit: None,
     });

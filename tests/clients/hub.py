@@ -3,8 +3,8 @@
     python3 tests/clients/hub.py target/release/zorb [all | VERSION[:HF_XET]...]
 
 Each version gets a virtual environment below target/hub/, and each of its runs a process and a cache of its own. It runs with
-hf_xet and without, with users and without authentication. Also curl and wget read a file. Every byte that comes back is
-compared. Without versions: half of that with 2.4.0 and hf_xet 1.8.0, the other half with 0.30.2 and hf_xet 1.1.10. `all` is
+hf_xet and without, with users and without authentication. With users it also reads a public repository without a token.
+Also curl and wget read a file. Every byte that comes back is compared. Without versions: half of that with 2.4.0 and hf_xet 1.8.0, the other half with 0.30.2 and hf_xet 1.1.10. `all` is
 each version of MATRIX. Needs curl and wget.
 """
 
@@ -106,7 +106,7 @@ class Server:
 
     def __enter__(self):
         command = [self.binary, "serve", "--listen", "127.0.0.1:0", "--data-dir", self.directory, "--auth", self.auth]
-        environment = dict(os.environ, ZORB_LOG="error")
+        environment = dict(os.environ, ZORB_LOG="error", ZORB_ANONYMOUS_READ="true")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         line = self.process.stdout.readline()
         self.url = re.match(r"zorb listening on (https?://\S+)", line).group(1)
@@ -134,6 +134,13 @@ class Server:
         zorb("user", "add", name)
         zorb("org", "add", "team", "--member", f"{name}:write")
         return zorb("user", "token", name, "--scope", "write")
+
+    def publish(self, repo, token, is_public):
+        body = json.dumps({"private": not is_public}).encode()
+        headers = {"Authorization": f"Bearer {token}"}
+        url = f"{self.url}/api/models/{repo}/settings"
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers, method="PUT")):
+            pass
 
     def get(self, path, token, **headers):
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {token}", **headers})
@@ -171,9 +178,10 @@ def check_server(client, server, directory, home, xet, rng):
     def run(verb, token, xet=xet, home=None, **arguments):
         return client.run(server.url, verb, token, xet, home, **arguments)
 
-    def pull(xet, home=None, **expected):
+    def pull(xet, home=None, token=None, **expected):
         places = {revision: None if home else str(directory / f"out-{revision}-{xet}") for revision in expected}
-        for place, files in zip(run("pull", reader, xet, home, places=places), expected.values()):
+        token = reader if token is None else token
+        for place, files in zip(run("pull", token, xet, home, places=places), expected.values()):
             compare(pathlib.Path(place), {**files, ".gitattributes": None})
             if not home:
                 shutil.rmtree(place)
@@ -183,6 +191,10 @@ def check_server(client, server, directory, home, xet, rng):
         run("login", "", given=writer)
     head = run("push", writer, directory=str(directory / "in"), has_users=server.auth == "token")
     pull(xet, main=files)
+    if server.auth == "token":
+        server.publish(REPO, writer, True)
+        pull(xet, token="", main=files)
+        server.publish(REPO, writer, False)
     # What was uploaded with hf_xet can be read without it, and the other way round.
     pull(not xet, home, main=files)
     sizes = {path: len(contents) for path, contents in files.items()}

@@ -1,6 +1,7 @@
 //! The routes of the Hub: rights, commits against the real `git`, concurrent commits, crashes.
 
 mod accounts;
+mod anonymous;
 mod card;
 mod catalog;
 mod deletion;

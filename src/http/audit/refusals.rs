@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::http::tenant::network;
+use crate::http::peer::network;
 use crate::runtime::clock::Timestamp;
 
 /// Number of refusals of one address within [`PERIOD`] that have a line each. It is enough to see

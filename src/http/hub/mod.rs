@@ -36,6 +36,9 @@ pub(super) fn routes(_: &AppState) -> Vec<Route> {
     let all = [for_accounts(), for_repos(), for_revisions(), for_files()];
     let refusing = |route: Route| {
         let names_repo = route.paths.iter().all(|path| path.contains("{name}"));
+        let is_list = route.paths == ["/api/{kind}"];
+        let is_public = route.needs == Some(Read) && (names_repo || is_list);
+        let route = if is_public { route.shows_public(problem::for_anonymous) } else { route };
         route.refuses(if names_repo { problem::refuse_for_repo } else { problem::refuse })
     };
     all.into_iter().flatten().map(refusing).collect()

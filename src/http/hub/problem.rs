@@ -7,6 +7,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 
 use crate::git::ObjectId;
+use crate::http::auth::{TOKEN_REQUIRED, missing_token};
 use crate::http::error::{Code, Problem, internal};
 use crate::service::access::Reason;
 use crate::service::{HubError, HubNameError, StoreError};
@@ -14,6 +15,9 @@ use crate::service::{HubError, HubNameError, StoreError};
 pub(super) const X_REPO_COMMIT: HeaderName = HeaderName::from_static("x-repo-commit");
 const X_ERROR_CODE: HeaderName = HeaderName::from_static("x-error-code");
 const X_ERROR_MESSAGE: HeaderName = HeaderName::from_static("x-error-message");
+
+/// The value of `X-Error-Code` if a repository was not found.
+const NO_REPO: &str = "RepoNotFound";
 
 /// A refusal. Boxed, because it is the `Err` of many functions.
 #[derive(Debug)]
@@ -41,12 +45,12 @@ impl HubProblem {
     }
 
     pub(super) fn no_repo() -> Self {
-        Self::missing("RepoNotFound", "Repository not found.")
+        Self::missing(NO_REPO, "Repository not found.")
     }
 
     /// The same for a repository whose name has no namespace.
     pub(super) fn no_namespace() -> Self {
-        Self::missing("RepoNotFound", "Repository not found: names of repositories are NAMESPACE/NAME here.")
+        Self::missing(NO_REPO, "Repository not found: names of repositories are NAMESPACE/NAME here.")
     }
 
     /// The same, about a file of this commit.
@@ -70,8 +74,15 @@ pub(super) fn refuse_for_repo(problem: Problem, has_token: bool) -> Response {
     if has_token {
         return refuse(problem, has_token);
     }
-    let code = Some("RepoNotFound");
+    let code = Some(NO_REPO);
     HubProblem(Box::new(Refusal { problem, code, commit: None, message: None })).into_response()
+}
+
+/// What a client without a token gets instead of a response to it: if the repository was not found,
+/// that a token is required, whether it exists or not.
+pub(super) fn for_anonymous(response: Response) -> Response {
+    let is_hidden = response.headers().get(X_ERROR_CODE).is_some_and(|code| code == NO_REPO);
+    if is_hidden { refuse_for_repo(missing_token(TOKEN_REQUIRED), false) } else { response }
 }
 
 impl From<Problem> for HubProblem {

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -95,25 +95,26 @@ pub(super) async fn create(
     RequestContext { tenant, .. }: RequestContext,
     audit: AuditContext,
     body: Body,
-) -> Result<Response, HubProblem> {
+) -> Result<Json<Value>, HubProblem> {
     let request: CreateJson = parse(&state, body).await?;
     let _permit = state.server.repo_change_permit(tenant).await?;
     let name = parse_name(&claims, request.kind.as_deref(), request.organization, request.name)?;
     audit.set_hub_repo(&name);
     let kind = name.kind();
-    let is_private = request.private.unwrap_or(request.visibility.as_deref() != Some("public"));
+    let is_private = match (request.private, request.visibility.as_deref()) {
+        (Some(is_private), _) => is_private,
+        (None, Some(visibility)) => visibility != "public",
+        (None, None) => state.shared.creates_private,
+    };
     let created = state.server.create_hub_repo(&claims, &name, is_private).await;
     let id = format!("{}/{}", name.namespace(), name.name());
-    let described = json!({ "url": url(&base, kind, &id), "name": id, "id": id });
+    let url = url(&base, kind, &id);
     match created {
-        Ok(()) => Ok(Json(described).into_response()),
-        // With the body of a success: clients that may find the repository there go on.
-        Err(HubError::Exists { .. }) => {
-            let mut body = described;
-            if let Some(fields) = body.as_object_mut() {
-                fields.insert("error".to_owned(), json!(format!("{id} exists already.")));
-            }
-            Ok((StatusCode::CONFLICT, Json(body)).into_response())
+        Ok(()) => Ok(Json(json!({ "url": url, "name": id, "id": id }))),
+        // With the fields of a success: clients that may find the repository there go on.
+        Err(HubError::Exists { what }) => {
+            let problem = Problem::new(Code::Conflict, format!("{what} exists already."));
+            Err(problem.with("url", url).with("name", id.clone()).with("id", id).into())
         }
         Err(error) => Err(error.into()),
     }
@@ -218,6 +219,7 @@ pub(super) async fn info(
     let commit = state.server.find_revision(&open, &target.revision).await?;
     let page = state.server.list_hub_files(&open, &commit, "", Depth::Files, (None, MAX_SIBLING_COUNT)).await?;
     let card = state.server.hub_card(&open, &commit).await?;
+    let stored_len = state.server.stored_len(&open).await?;
     let has_blobs = pairs.is_set("blobs");
     // A card is parsed byte by byte, so that a long one is parsed on a worker, too.
     let card_len = card.as_ref().map_or(0, |metadata| metadata.len());
@@ -228,6 +230,7 @@ pub(super) async fn info(
     let write = move || {
         let mut about = wire::repo(&repo);
         about.insert("sha".to_owned(), json!(commit.id.to_string()));
+        about.extend(stored_len.map(|len| ("usedStorage".to_owned(), json!(len))));
         if let Some(metadata) = card {
             card::describe(&mut about, repo.kind, &metadata);
         }

@@ -108,6 +108,12 @@ impl Account {
         Self { text: format!("{MARK}{name}"), namespaces: Arc::new([(name.clone(), Role::Write)]), name }
     }
 
+    /// A client without a token. It has a role nowhere, so it sees what is public.
+    pub(super) fn anonymous() -> Self {
+        let name = AccountName("anonymous".to_owned());
+        Self { text: format!("{MARK}{name}"), namespaces: Arc::default(), name }
+    }
+
     /// Makes the user a member of an organization, with this role only.
     pub(super) fn set_role(&mut self, organization: &AccountName, role: Option<Role>) {
         let is_other = |(name, _): &&(AccountName, Role)| name != organization;

@@ -2,6 +2,7 @@
 //! token.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use super::account::{Account, Role};
 use super::repos::{MAX_NAME_LEN, RepoScope, Subject};
@@ -86,6 +87,15 @@ impl Claims {
         expires_unix_secs: u64::MAX,
         user: None,
     };
+
+    /// Those of a client without a token, on a server that shows public repositories of the Hub to
+    /// everybody: it reads these. The subject, which no user has, makes it a tenant.
+    #[must_use]
+    pub fn anonymous(client: Option<IpAddr>, now_unix_secs: u64) -> Self {
+        let repo = RepoScope::Account(Account::anonymous());
+        let subject = client.and_then(|client| format!("address:{client}").parse().ok());
+        Self { scope: Scope::Read, repo, subject, issued_unix_secs: now_unix_secs, ..Self::UNRESTRICTED }
+    }
 
     /// Whether the claims allow operations that need this scope.
     #[must_use]

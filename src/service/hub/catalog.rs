@@ -141,6 +141,20 @@ impl Server {
         Ok(found)
     }
 
+    /// What a repository stores, in bytes. `None` for a caller without a role in its namespace, who
+    /// reads it because it is public.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn stored_len(&self, open: &OpenRepo) -> Result<Option<u64>, HubError> {
+        if matches!(open.claims.repo, RepoScope::Public(_)) {
+            return Ok(None);
+        }
+        let usage = self.store.index.repo_usage(open.repo.storage_name.clone()).await?;
+        Ok(Some(usage.physical_len))
+    }
+
     /// The repository with this storage name, if it is of this kind. Others are not looked at: even
     /// how many there are is not for the holder of a token for one.
     async fn own_repo(&self, kind: RepoKind, storage_name: &Repo) -> Result<Option<HubRepo>, HubError> {

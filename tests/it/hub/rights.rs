@@ -11,7 +11,7 @@ use super::{commit, commit_body, create, put};
 use crate::support::{Client, Response, RouteCase, Start, TestServer, issue, routes, send, token_command};
 
 /// The routes that a server with the Hub has, and one without has not.
-async fn hub_routes(server: &TestServer) -> Vec<RouteCase> {
+pub(super) async fn hub_routes(server: &TestServer) -> Vec<RouteCase> {
     let other = Start::default().with("auth", "token").with("hub", false).start();
     let without = routes(&other.client()).await;
     let known = |route: &RouteCase| without.iter().any(|other| other.template == route.template);
@@ -20,10 +20,10 @@ async fn hub_routes(server: &TestServer) -> Vec<RouteCase> {
 
 /// What a request is about.
 #[derive(Clone, Copy, Debug)]
-struct Subject<'a> {
-    kind: &'a str,
-    name: &'a str,
-    revision: &'a str,
+pub(super) struct Subject<'a> {
+    pub(super) kind: &'a str,
+    pub(super) name: &'a str,
+    pub(super) revision: &'a str,
 }
 
 const MODEL: Subject<'static> = Subject { kind: "models", name: "model", revision: "main" };
@@ -92,12 +92,12 @@ fn is_absent(route: &RouteCase) -> bool {
         .any(|begin| route.template.starts_with(begin))
 }
 
-async fn call(client: &Client, route: &RouteCase, about: Subject<'_>, token: Option<&str>) -> Response {
+pub(super) async fn call(client: &Client, route: &RouteCase, about: Subject<'_>, token: Option<&str>) -> Response {
     send(client, &route.method, &path_of(route, about), token, body_of(route)).await
 }
 
 /// What a client sees of a response, without what differs between two equal requests.
-fn visible(response: &Response) -> (u16, BTreeMap<String, String>, Value) {
+pub(super) fn visible(response: &Response) -> (u16, BTreeMap<String, String>, Value) {
     let headers = response.headers.iter().filter(|(name, _)| !["date", "x-request-id"].contains(&name.as_str()));
     let headers = headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
     let mut body = serde_json::from_slice(&response.body).unwrap_or(Value::Null);

@@ -1,0 +1,152 @@
+//! Clients without a token, on a server that shows them public repositories (`anonymous_read`).
+
+use serde_json::{Value, json};
+
+use super::accounts::{accounts, client_of};
+use super::lfs::line;
+use super::rights::{Subject, call, hub_routes, visible};
+use super::{commit, put, stored_xorb};
+use crate::support::{Client, Response, Start, TestServer, issue, register, sha256_of, upload_shard};
+
+fn server() -> TestServer {
+    Start::default().with("auth", "token").with("anonymous_read", true).start()
+}
+
+/// Creates `me/open`, which is public, and `me/closed`, each with a small file.
+async fn create_both(owner: &Client) {
+    for (name, visibility) in [("open", "public"), ("closed", "private")] {
+        let new = json!({ "name": name, "organization": "me", "visibility": visibility }).to_string();
+        assert_eq!(owner.post("/api/repos/create", new).await.status, 200);
+        assert_eq!(commit(owner, &format!("me/{name}"), None, &[put("a.txt", b"a")]).await.0, 200);
+    }
+}
+
+fn model(name: &str) -> Subject<'_> {
+    Subject { kind: "models", name, revision: "main" }
+}
+
+#[tokio::test]
+async fn client_without_a_token_reads_what_any_user_reads() {
+    let server = server();
+    let client = server.client();
+    create_both(&client.bearing(&issue(&server, "admin", "*", &[]))).await;
+    accounts(&server, &["user", "add", "stranger"]);
+    let stranger = accounts(&server, &["user", "token", "stranger", "--scope", "read"]);
+    let (mut shown_count, mut refused_count) = (0, 0);
+    for route in hub_routes(&server).await.iter().filter(|route| route.scope.is_some()) {
+        let names_repo = route.template.contains("{name}");
+        let is_shown = route.scope.as_deref() == Some("read") && (names_repo || route.template == "/api/{kind}");
+        let response = call(&client, route, model("open"), None).await;
+        if !is_shown {
+            assert_eq!(response.status, 401, "{route:?}");
+            refused_count += 1;
+            continue;
+        }
+        let as_user = call(&client, route, model("open"), Some(stranger.trim_end())).await;
+        // A token is required for a repository that does not exist, as for a hidden one.
+        let is_missing = as_user.headers.get("x-error-code").is_some_and(|code| code == "RepoNotFound");
+        assert_eq!(response.status, if is_missing { 401 } else { as_user.status }, "{route:?}");
+        shown_count += usize::from(response.status == 200);
+        if response.status == 200 && !route.template.contains("-token") {
+            assert_eq!(visible(&response), visible(&as_user), "{route:?}");
+        }
+        let hidden = call(&client, route, model("closed"), None).await;
+        let missing = call(&client, route, model("absent"), None).await;
+        assert_eq!(visible(&hidden), visible(&missing), "{route:?}");
+        if names_repo {
+            assert_eq!((hidden.status, hidden.header("x-error-code")), (401, "RepoNotFound"), "{route:?}");
+        }
+    }
+    assert!(shown_count >= 10 && refused_count >= 15, "{shown_count} shown, {refused_count} refused");
+    let listed = client.get("/api/models").await.json();
+    let ids: Vec<&Value> = listed.as_array().unwrap().iter().map(|repo| &repo["id"]).collect();
+    assert_eq!(ids, ["me/open"]);
+    // A token that is none is not taken for a client without one.
+    assert_eq!(client.bearing("hf_x").get("/api/models/me/open").await.status, 401);
+    assert_eq!(client.get("/v1/files").await.status, 401, "only routes of the Hub are open");
+}
+
+#[tokio::test]
+async fn without_a_token_only_files_of_public_repositories_transfer() {
+    let server = server();
+    let client = server.client();
+    let owner = client.bearing(&issue(&server, "admin", "*", &[]));
+    create_both(&owner).await;
+    let token = async |client: &Client, path: &str| {
+        let given = client.get(path).await.json();
+        server.client().bearing(given["accessToken"].as_str().unwrap())
+    };
+    let writer = token(&owner, "/api/models/me/open/xet-write-token/main").await;
+    let xorb = stored_xorb(&writer).await;
+    let raw = xorb.raw(0, 5).to_vec();
+    assert_eq!(register(&writer, upload_shard(&xorb, 0, 5).claiming(sha256_of(&raw)).bytes()).await, 1);
+    assert_eq!(commit(&owner, "me/open", None, &[line("w.bin", &raw)]).await.0, 200);
+    // As clients without hf_xet, and as hf_xet.
+    let whole = client.get("/me/open/resolve/main/w.bin").await;
+    assert_eq!((whole.status, &whole.body[..]), (200, &raw[..]));
+    let reader = token(&client, "/api/models/me/open/xet-read-token/main").await;
+    let plan = reader.get(&format!("/v1/reconstructions/{}", whole.header("x-xet-hash"))).await;
+    assert_eq!(plan.status, 200);
+    assert_eq!(reader.get(&xorb.path()).await.status, 404, "whole xorbs have bytes of others");
+    assert_eq!(reader.get(&format!("/v1/chunks/default/{}", xorb.chunk_hash(0))).await.status, 404);
+    assert_eq!(reader.post(&xorb.path(), xorb.bytes.clone()).await.status, 403);
+    assert_eq!(reader.get("/api/models/me/closed").await.status, 404);
+    assert_eq!(client.get("/api/models/me/open/xet-write-token/main").await.status, 401);
+}
+
+/// A page of another site would read them in the browser of somebody who may reach this server.
+#[tokio::test]
+async fn pages_of_other_sites_read_no_public_repository() {
+    let server = server();
+    let client = server.client();
+    create_both(&client.bearing(&issue(&server, "admin", "*", &[]))).await;
+    let path = "/me/open/resolve/main/a.txt";
+    for header in [("origin", "https://evil.example"), ("host", "evil.example")] {
+        client.get_with(path, &[header]).await.problem(403, "forbidden");
+    }
+    assert_eq!(client.get_with(path, &[("host", "localhost")]).await.status, 200);
+}
+
+#[tokio::test]
+async fn unsaid_visibility_is_that_of_the_settings() {
+    for (setting, is_private) in [(None, true), (Some("private"), true), (Some("public"), false)] {
+        let start = Start::default().with("auth", "token");
+        let server = setting.into_iter().fold(start, |start, value| start.with("default_visibility", value)).start();
+        accounts(&server, &["user", "add", "alice"]);
+        let alice = client_of(&server, "alice", "write");
+        let create = async |name: &str, more: Value| {
+            let mut new = json!({ "name": name });
+            new.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            assert_eq!(alice.post("/api/repos/create", new.to_string()).await.status, 200);
+            alice.get(&format!("/api/models/alice/{name}")).await.json()["private"].as_bool().unwrap()
+        };
+        assert_eq!(create("silent", json!({})).await, is_private, "{setting:?}");
+        assert!(!create("open", json!({ "private": false })).await);
+        assert!(create("closed", json!({ "visibility": "private" })).await);
+        let again = alice.post("/api/repos/create", json!({ "name": "open" }).to_string()).await;
+        let problem = again.problem(409, "conflict");
+        assert_eq!((&problem["id"], &problem["error"]), (&json!("alice/open"), &problem["detail"]));
+        assert!(problem["url"].as_str().unwrap().ends_with("/alice/open"));
+    }
+}
+
+#[tokio::test]
+async fn what_a_repository_stores_is_told_to_those_with_a_role() {
+    let server = server();
+    let client = server.client();
+    accounts(&server, &["user", "add", "alice"]);
+    accounts(&server, &["user", "add", "bob"]);
+    let (alice, bob) = (client_of(&server, "alice", "write"), client_of(&server, "bob", "write"));
+    let new = json!({ "name": "open", "visibility": "public" }).to_string();
+    assert_eq!(alice.post("/api/repos/create", new).await.status, 200);
+    assert_eq!(commit(&alice, "alice/open", None, &[put("a.txt", b"a")]).await.0, 200);
+    let stored = async |client: &Client| {
+        let Response { status, body, .. } = client.get("/api/models/alice/open").await;
+        assert_eq!(status, 200);
+        serde_json::from_slice::<Value>(&body).unwrap()["usedStorage"].as_u64()
+    };
+    let own = client_of(&server, "alice", "read").get("/api/settings/repositories").await.json();
+    assert!(own[0]["storage"].as_u64().unwrap() > 0);
+    assert_eq!(stored(&alice).await, own[0]["storage"].as_u64());
+    assert_eq!((stored(&bob).await, stored(&client).await), (None, None));
+}

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -35,13 +35,23 @@ impl Drop for Running {
 }
 
 /// Starts it; returns its first line and what ends it.
-fn started(mut command: Command) -> (String, Running) {
+fn started(command: Command) -> (String, Running) {
+    let (mut lines, running) = spawned(command);
+    (line_of(&mut lines), running)
+}
+
+/// Starts it; returns its stdout and what ends it.
+fn spawned(mut command: Command) -> (BufReader<ChildStdout>, Running) {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut running = Running(child.expect("the binary was built for this test"));
-    let mut line = String::new();
     let stdout = running.0.stdout.take().expect("stdout is piped");
-    BufReader::new(stdout).read_line(&mut line).expect("the server writes text");
-    (line, running)
+    (BufReader::new(stdout), running)
+}
+
+fn line_of(stdout: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    stdout.read_line(&mut line).expect("the server writes text");
+    line
 }
 
 /// The start must be refused with a sentence that has all of these words, and nothing on stdout.
@@ -64,6 +74,22 @@ async fn first_line_names_the_listening_address() {
     assert_ne!(port, 0);
     assert_eq!(Client::new(url).get("/readyz").await.status, 200);
     assert!(directory.path().join("new/data/index.sqlite").exists());
+}
+
+#[test]
+fn second_line_says_how_clients_of_the_hub_use_the_server() {
+    const PUBLIC: &str = "https://store.example";
+    for (auth, public_url, token) in [("off", "", "any"), ("token", "", "TOKEN"), ("token", PUBLIC, "TOKEN")] {
+        let directory = directory();
+        let mut command = zorb(directory.path(), &["--listen", "127.0.0.1:0", "--auth", auth]);
+        command.env("ZORB_PUBLIC_URL", public_url);
+        let (mut lines, _running) = spawned(command);
+        let first = line_of(&mut lines);
+        let own = first.trim_end().strip_prefix("zorb listening on ").expect("the line");
+        let url = if public_url.is_empty() { own } else { public_url };
+        let expected = format!("for hf and transformers: export HF_ENDPOINT={url} HF_TOKEN={token}\n");
+        assert_eq!(line_of(&mut lines), expected);
+    }
 }
 
 #[tokio::test]

@@ -5,10 +5,11 @@
 //! directory.
 //!
 //! *Into a database and a bucket*: first the index gets an id, and the bucket gets the same id at
-//! the end. Until then no server starts there (`check_owner`), and no other restore begins there.
-//! What a failure, a signal or a crash leaves must be discarded, because the archive was not
-//! verified as a whole.
+//! the end. Until then no server starts there (`check_owner`). After a failure, a signal or a crash
+//! the same command continues: the xorbs stay, because their names prove them, and everything else
+//! is restored again, because the archive was not verified as a whole.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -26,13 +27,14 @@ use super::output::{Output, OutputArgs};
 use super::store::{Progress, StoreArgs, StoreBlobs, StoreIndex, StoreLocation, advice, check_place};
 use super::units::{Count, Size};
 use super::{keys, remote, serve};
+use crate::blob::BlobKey;
 use crate::blob::fs::FsBlobStore;
 use crate::blob::records::RecordStore;
 use crate::blob::records::fs::FsRecordStore;
 use crate::format::StoreId;
 use crate::format::xorb::RepackMode;
-use crate::index::RecordIndex;
 use crate::index::sqlite::SqliteIndex;
+use crate::index::{RecordIndex, XorbHealth};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::SystemClock;
 use crate::runtime::durable::{TempDirectory, create_directory};
@@ -49,7 +51,7 @@ use crate::service::{Settings, Store, has_anything};
 ///
 /// With the settings database_url and s3_..., the store is restored into the database and the
 /// bucket, which must be empty; create the schema with "zorb db migrate" before. No server can use
-/// it until the whole archive was verified.
+/// it until the whole archive was verified. If it is interrupted, the same command continues it.
 ///
 /// The keys that sign tokens and URLs are restored only with --include-keys, if the archive has
 /// them: anyone who made the archive could then issue tokens for the store. Without them the server
@@ -168,11 +170,11 @@ async fn into_index(
 ) -> anyhow::Result<Restored> {
     let bucket = location.new_bucket(index, worker_count())?.context("the restored blobs are not in a bucket")?;
     let keys = SharedKeys::of(location).context("the restored keys are not in a database")?;
-    let id = begin(location, index, &bucket).await?;
+    let id = begin(location, index, &bucket, output).await?;
     let restored = fill(source, index, (bucket, keys), id, output).await;
     restored.with_context(|| {
-        "the database and the bucket have a part of the archive, which cannot be used: take a new database and \
-         another s3_prefix for the next restore, and remove what is in these"
+        "the database and the bucket have a part of the archive, which no server uses: repeat the command to continue, \
+         or remove what is in these"
     })
 }
 
@@ -191,23 +193,36 @@ async fn fill(
     if let Some(ring) = restored.keys.clone().filter(|_| include_keys) {
         keys.write(ring, index).await?;
     }
+    // In this order: what a server can use is never taken for an interrupted restore.
+    index.end_restore().await?;
     // From here on a server can use the store.
     records.set_store_id(id).await?;
     Ok(restored)
 }
 
-/// Checks that no store is in this index or this bucket, nor what an earlier restore has left, and
-/// gives the index an id, which it returns.
-async fn begin(location: &StoreLocation, index: &StoreIndex, bucket: &StoreBlobs) -> anyhow::Result<StoreId> {
-    let (blobs, index) = (location.describe_blobs(), index.shared());
+/// Continues an interrupted restore to this place. Otherwise checks that no store is in this index
+/// or this bucket, and gives the index an id. Returns the id.
+async fn begin(
+    location: &StoreLocation,
+    index: &StoreIndex,
+    bucket: &StoreBlobs,
+    output: &Output,
+) -> anyhow::Result<StoreId> {
+    let blobs = location.describe_blobs();
     if bucket.records.store_id().await?.is_some() {
         bail!("a store is in {blobs} already; name an empty bucket or another s3_prefix, and an empty database");
     }
+    if let Some(id) = index.continue_restore(&blobs).await? {
+        let stored = Count(check_stored(index, bucket).await?, "xorb");
+        output.remark(format_args!("continuing an interrupted restore, which has stored {stored}"));
+        return Ok(id);
+    }
+    let shared = index.shared();
     let (clock, metrics) = (Arc::new(SystemClock), Arc::new(Metrics::new()));
     let store = Store::new(&Settings::over(
         Arc::clone(&bucket.blobs),
         Arc::clone(&bucket.records),
-        Arc::clone(&index),
+        Arc::clone(&shared),
         clock,
         metrics,
     ));
@@ -215,16 +230,37 @@ async fn begin(location: &StoreLocation, index: &StoreIndex, bucket: &StoreBlobs
     // stored.
     if store.has_index().await? {
         bail!(
-            "the database has the index of another store, or of a rebuild or of a restore that was interrupted; name an \
-             empty database, and another s3_prefix"
+            "the database has the index of another store, or of an interrupted rebuild, or of an interrupted restore to \
+             another s3_bucket or s3_prefix; name an empty database, and another s3_prefix"
         );
     }
     if has_anything(bucket.blobs.as_ref(), bucket.records.as_ref()).await? {
         bail!("{blobs} has objects already; name an empty bucket or another s3_prefix");
     }
     let id = StoreId::from_bytes(rand::random());
-    index.set_store(id, None).await?;
+    index.begin_restore(id, &blobs).await?;
     Ok(id)
+}
+
+/// Checks that the bucket has the blobs of all xorbs of an interrupted restore. Returns their
+/// number.
+async fn check_stored(index: &StoreIndex, bucket: &StoreBlobs) -> anyhow::Result<u64> {
+    let present: HashSet<BlobKey> = bucket.blobs.list().await?.into_iter().collect();
+    let (shared, mut stored_count, mut last) = (index.shared(), 0, None);
+    loop {
+        let page = shared.health_after(last, 1000).await?;
+        let Some(end) = page.last() else { return Ok(stored_count) };
+        last = Some(end.hash);
+        stored_count += page.len() as u64;
+        let is_missing = |xorb: &&XorbHealth| !present.contains(&BlobKey::new(xorb.hash, xorb.incarnation));
+        if let Some(missing) = page.iter().find(is_missing) {
+            bail!(
+                "the bucket lacks xorb {}, which the interrupted restore had stored; name an empty database and another \
+                 s3_prefix",
+                missing.hash
+            );
+        }
+    }
 }
 
 /// Gives the restored store a new id, because from now on its registrations differ from those of

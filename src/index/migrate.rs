@@ -60,6 +60,7 @@ pub(super) const POSTGRES: Migrations = &[
     (7, "servers", include_str!("../../migrations/postgres/0007_servers.sql")),
     (8, "history", include_str!("../../migrations/postgres/0008_history.sql")),
     (9, "hub_usage", include_str!("../../migrations/postgres/0009_hub_usage.sql")),
+    (10, "restoring", include_str!("../../migrations/postgres/0010_restoring.sql")),
 ];
 
 /// Brings the database to the schema version of this program.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::format::StoreId;
 use crate::index::sqlite::SqliteIndex;
 use crate::index::{Index, IndexError};
 use crate::runtime::telemetry::chain;
@@ -37,6 +38,34 @@ impl StoreIndex {
             Self::Sqlite(_) => unreachable!("the settings s3_… require database_url"),
             #[cfg(feature = "postgres")]
             Self::Postgres(index) => index.next_record_number(min).await,
+        }
+    }
+
+    /// Begins a restore into a new index.
+    pub(in crate::cli) async fn begin_restore(&self, id: StoreId, place: &str) -> Result<(), IndexError> {
+        match self {
+            Self::Sqlite(_) => unreachable!("a restore into SQLite begins in a new directory"),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(index) => index.begin_restore(id, place).await,
+        }
+    }
+
+    /// The id of an index whose restore to this place was interrupted. Only its xorbs are left
+    /// then.
+    pub(in crate::cli) async fn continue_restore(&self, place: &str) -> Result<Option<StoreId>, IndexError> {
+        match self {
+            Self::Sqlite(_) => unreachable!("a restore into SQLite begins in a new directory"),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(index) => index.continue_restore(place).await,
+        }
+    }
+
+    /// Ends a restore.
+    pub(in crate::cli) async fn end_restore(&self) -> Result<(), IndexError> {
+        match self {
+            Self::Sqlite(_) => unreachable!("a restore into SQLite ends in a new directory"),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(index) => index.end_restore().await,
         }
     }
 

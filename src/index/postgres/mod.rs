@@ -46,6 +46,7 @@ mod records;
 mod register;
 mod remove;
 mod repair;
+mod restoring;
 mod rows;
 mod session;
 #[cfg(test)]

@@ -78,30 +78,73 @@ async fn store_moves_to_a_bucket_and_back_with_its_keys() {
     }
 }
 
-/// Nothing can use what an interrupted restore has left, and a new one takes another place.
+/// Begins a restore, and kills it when so many more xorbs were sent.
+async fn restore_and_kill(backend: &Backend, backups: &Backups, put_count: usize) {
+    let (archive, data) = (backups.archive(), backups.directory.path("shared"));
+    let sent_before = backend.s3().count(Op::Put);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
+    command.args(["restore", archive.to_str().unwrap(), "--data-dir", data.to_str().unwrap()]);
+    let mut restoring = command.envs(backend.variables()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("some xorbs were sent", async || backend.s3().count(Op::Put) >= sent_before + put_count).await;
+    // It retries these, so that it is still under way when it is killed.
+    backend.s3().fail(Op::Put, Fault::Refused(503), 1000);
+    restoring.kill().unwrap();
+    restoring.wait().unwrap();
+    assert!(backend.s3().forgive() > 0 && !backend.names("").contains(&"store".to_owned()));
+}
+
 #[tokio::test]
-async fn what_a_killed_or_failed_restore_leaves_is_not_used() {
+async fn restore_that_is_killed_again_and_again_continues() {
+    let (backups, mut rng) = (Backups::new(), rng());
+    let server = TestServer::start();
+    let stored = store_many(&server, &mut rng, 220).await;
+    backups.back_up(server.data_dir());
+    let (backend, data) = (Backend::fake().await, backups.directory.path("shared"));
+    for _ in 0..10 {
+        restore_and_kill(&backend, &backups, 12).await;
+        check_refused(&backend, &data, &["the index belongs to store"]);
+    }
+    // What it has stored is of use only in the same bucket.
+    let other = backend.with("s3_prefix", "other");
+    check_failed(&restore(&other, &backups, &[]), &["of an interrupted restore to another s3_bucket or s3_prefix"]);
+    let sent_before = backend.s3().count(Op::Put);
+    let ran = restore(&backend, &backups, &[]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let said = ran.stderr.split("continuing an interrupted restore, which has stored ").nth(1);
+    let known_count: usize = said.and_then(|rest| rest.split(' ').next()?.parse().ok()).expect("it says how many");
+    assert!(known_count >= 10, "{known_count} xorbs were stored before");
+    let sent_count = backend.s3().count(Op::Put) - sent_before;
+    assert!(sent_count <= 220 - known_count + 5, "{sent_count} objects after {known_count} xorbs");
+    let served = start(&backend, &data);
+    check_served(&served, &stored).await;
+    served.terminate();
+    assert!(served.wait().success());
+    let checked = zorb(&backend, &["fsck", "--deep", "--data-dir", data.to_str().unwrap()]);
+    assert!(!checked.stderr.contains("lost") && !checked.stderr.contains("damaged"), "{}", checked.stderr);
+    check_failed(&restore(&backend, &backups, &[]), &["a store is in s3_bucket and s3_prefix", "already"]);
+}
+
+#[tokio::test]
+async fn restore_into_a_bucket_that_lost_a_xorb_does_not_continue() {
+    let (backups, mut rng) = (Backups::new(), rng());
+    let server = TestServer::start();
+    store_many(&server, &mut rng, 60).await;
+    backups.back_up(server.data_dir());
+    let backend = Backend::fake().await;
+    restore_and_kill(&backend, &backups, 20).await;
+    for name in backend.names("xorbs/") {
+        backend.s3().remove_object(BUCKET, &backend.name(&name));
+    }
+    check_failed(&restore(&backend, &backups, &[]), &["the bucket lacks xorb", "an empty database"]);
+}
+
+/// Nothing can use what a failed restore has left.
+#[tokio::test]
+async fn what_a_failed_restore_leaves_is_not_used() {
     let (backups, mut rng) = (Backups::new(), rng());
     let server = TestServer::start();
     let stored = store_many(&server, &mut rng, 20).await;
-    backups.back_up(server.data_dir());
     let (archive, data) = (backups.archive(), backups.directory.path("shared"));
-    for put_count in [1, 3, 10] {
-        let backend = Backend::fake().await;
-        // So many refusals that the restore is still under way when it is killed, or that it fails.
-        backend.s3().fail(Op::Put, Fault::Refused(503), 40);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_zorb"));
-        command.args(["restore", archive.to_str().unwrap(), "--data-dir", data.to_str().unwrap()]);
-        let mut restoring =
-            command.envs(backend.variables()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        eventually("some xorbs were sent", async || backend.s3().count(Op::Put) >= put_count).await;
-        restoring.kill().unwrap();
-        restoring.wait().unwrap();
-        assert!(backend.s3().forgive() > 0 && !backend.names("").contains(&"store".to_owned()));
-        check_refused(&backend, &data, &["the index belongs to store"]);
-        check_failed(&restore(&backend, &backups, &[]), &["of a restore that was interrupted", "another s3_prefix"]);
-    }
-    // A restore that fails by itself.
     let backend = Backend::fake().await;
     server.terminate();
     let directories = server.directory();
@@ -111,7 +154,7 @@ async fn what_a_killed_or_failed_restore_leaves_is_not_used() {
     backups.directory.zorb(&back_up).ok_with_remarks();
     drop(directories);
     backend.s3().fail(Op::Put, Fault::Refused(503), 1000);
-    check_failed(&restore(&backend, &backups, &["--include-keys"]), &["a part of the archive, which cannot be used"]);
+    check_failed(&restore(&backend, &backups, &["--include-keys"]), &["a part of the archive, which no server uses"]);
     assert!(backend.s3().forgive() > 0);
     check_refused(&backend, &data, &["the index belongs to store"]);
     let other = backend.with("database_url", &migrated().await).with("s3_prefix", "other");
@@ -159,7 +202,7 @@ async fn damaged_archive_is_not_restored() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     backups.directory.write("b.rca", &bytes);
-    check_failed(&restore(&backend, &backups, &[]), &["cannot restore", "b.rca", "which cannot be used"]);
+    check_failed(&restore(&backend, &backups, &[]), &["cannot restore", "b.rca", "which no server uses"]);
     assert!(!backend.names("").contains(&"store".to_owned()));
     check_refused(&backend, &backups.directory.path("shared"), &["the index belongs to store"]);
 }

@@ -1,0 +1,60 @@
+//! The index of a restore, which can be interrupted and continued.
+//!
+//! Of an interrupted restore the xorbs stay: a row was written after its blob was durable and was
+//! compared with the hash that is its name. Files, claims and repositories do not: the archive was
+//! not verified as a whole, so they are removed before a restore continues.
+
+use sqlx::query;
+
+use super::PostgresIndex;
+use crate::format::StoreId;
+use crate::index::error::IndexError;
+
+impl PostgresIndex {
+    /// Gives a new index its id, and notes that a restore to this place has begun.
+    ///
+    /// # Errors
+    ///
+    /// The database does not respond, or the index has an id.
+    pub async fn begin_restore(&self, id: StoreId, place: &str) -> Result<(), IndexError> {
+        const SQL: &str = "UPDATE store SET store_id = $1, restoring_to = $2 WHERE store_id IS NULL";
+        let mut held = self.writing("begin a restore").await?;
+        let mut tx = held.begin().await?;
+        let changed = tx.execute(query(SQL).bind(id.as_bytes().as_slice()).bind(place.to_owned())).await?;
+        if changed != 1 {
+            return Err(IndexError::lost(tx.op(), changed));
+        }
+        tx.commit().await
+    }
+
+    /// If a restore to this place was interrupted, removes what it has written except for xorbs,
+    /// and returns the id of the index. Otherwise changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// The database does not respond.
+    pub async fn continue_restore(&self, place: &str) -> Result<Option<StoreId>, IndexError> {
+        const FIND: &str = "SELECT store_id FROM store WHERE restoring_to = $1 AND store_id IS NOT NULL FOR UPDATE";
+        // Without the triggers that count the usage, whose sums are removed, too.
+        const REMOVE: &str = "TRUNCATE files, file_terms, file_repos, xorb_files, xorb_domains, dedup_chunks, \
+             registrations, registration_files, repos, repo_xorbs, repo_files, spent_grants, records_left, open_records, \
+             key_ring, hub_repos, hub_refs, hub_commits, hub_trees, hub_blobs, hub_unneeded_commits, \
+             hub_unneeded_files, hub_former_names";
+        let mut held = self.writing("continue a restore").await?;
+        let mut tx = held.begin().await?;
+        let Some(id) = tx.find::<StoreId>(query(FIND).bind(place.to_owned())).await? else { return Ok(None) };
+        tx.execute(query(REMOVE)).await?;
+        tx.commit().await?;
+        Ok(Some(id))
+    }
+
+    /// Notes that the restore has ended: nothing is continued here any more.
+    ///
+    /// # Errors
+    ///
+    /// The database does not respond.
+    pub async fn end_restore(&self) -> Result<(), IndexError> {
+        let end = query("UPDATE store SET restoring_to = NULL");
+        self.write("end a restore").execute(end).await.map(drop)
+    }
+}

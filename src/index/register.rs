@@ -101,6 +101,11 @@ pub(super) const WHOLE_TIME: Duration = if cfg!(test) { Duration::MAX } else { D
 /// other writers for over 50 ms.
 pub(super) const STEP_TIME: Duration = Duration::from_millis(10);
 
+/// After this number of rows with terms of a large file a transaction of steps begins no further
+/// batch. They are inserted in little time, but their bytes take long to commit: 50 ms for what 10
+/// ms inserted. These are 1 MiB.
+pub(super) const STEP_RUN_COUNT: usize = 48;
+
 impl Registration {
     /// Whether the registration is short: [`RegisterIndex::register_of`] writes it within some
     /// milliseconds, or finds that it cannot. Other registrations must be written in steps.

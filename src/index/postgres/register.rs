@@ -32,7 +32,7 @@ use super::tx::Tx;
 use super::usage::usages;
 use crate::format::{ChunkHash, XorbHash};
 use crate::index::error::IndexError;
-use crate::index::register::{STEP_TIME, WHOLE_TIME};
+use crate::index::register::{STEP_RUN_COUNT, STEP_TIME, WHOLE_TIME};
 use crate::index::{Cursor, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
 use crate::runtime::clock::Timestamp;
 
@@ -150,7 +150,7 @@ impl RegisterIndex for PostgresIndex {
                     tx.rollback().await?;
                     return Ok(StepOutcome { outcome: refused, next: None });
                 }
-                if began.elapsed() >= STEP_TIME || cfg!(test) {
+                if began.elapsed() >= STEP_TIME || entry.run_count >= STEP_RUN_COUNT || cfg!(test) {
                     break;
                 }
             }

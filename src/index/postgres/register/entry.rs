@@ -33,11 +33,14 @@ pub(super) struct Entry<'r> {
     pub(super) is_too_long: bool,
     /// The row ids of the xorbs of these files, all visible and sound in this transaction.
     pub(super) ids: HashMap<XorbHash, i64>,
+    /// The number of rows with terms of large files that this transaction has written.
+    pub(super) run_count: usize,
 }
 
 impl<'r> Entry<'r> {
     pub(super) fn new(registration: &'r Registration, mark: Mark, at: Cursor) -> Self {
-        Self { registration, mark, at, outcome: Registered::Known, is_too_long: false, ids: HashMap::new() }
+        let (outcome, ids) = (Registered::Known, HashMap::new());
+        Self { registration, mark, at, outcome, is_too_long: false, ids, run_count: 0 }
     }
 
     pub(super) fn is_done(&self) -> bool {

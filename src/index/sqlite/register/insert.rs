@@ -178,6 +178,7 @@ impl Entry<'_> {
         let runs: Vec<TermRun> =
             terms::runs(id, &file.terms).skip(part * PART_RUN_COUNT).take(PART_RUN_COUNT).collect();
         terms::insert_runs(tx, &runs).await?;
+        self.run_count += runs.len();
         self.at.part += 1;
         if runs.len() < PART_RUN_COUNT {
             (self.at.file, self.at.part) = (self.at.file + 1, 0);

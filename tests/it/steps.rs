@@ -17,7 +17,7 @@ const FILE_COUNT: usize = 50_000;
 /// How often the process is killed while it registers them, each time in another part of the
 /// registration, by default. A quarter of the kills fall into the proof of the files, before the
 /// server has a record of the registration. The others fall into the steps, after the record.
-const KILL_COUNT: usize = 12;
+const KILL_COUNT: usize = 8;
 
 /// A xorb that files of any number can be made of.
 fn xorb() -> Xorb {

@@ -38,7 +38,10 @@ from traffic import ERRORS, Client, Failure, Request, Server, collect
 # Clients that send at once.
 CLIENT_COUNT = 3
 
-# Power cuts after the first one: states that are recorded from, and states of each recording.
+# States, if none are given.
+STATE_COUNT = 300
+
+# Power cuts after the first one: states that are recorded from, fewer with fewer states, and states of each recording.
 AGAIN_COUNT, AGAIN_STATE_COUNT = 6, 20
 
 # Recordings of a server that is killed, of which one is to be right: now and then one is not.
@@ -72,7 +75,7 @@ def main(binary, state_count):
         first = recorded(directory / "first", lambda root: record_first(binary, root, lines))
         say(f"recorded {first}")
         trial.many("a power cut", first, state_count)
-        for number in range(AGAIN_COUNT):
+        for number in range(max(1, AGAIN_COUNT * state_count // STATE_COUNT)):
             rng = random.Random(f"{seed} again {number}")
             again = recorded(directory / f"again-{number}", lambda root: record_again(binary, root, first, lines, rng))
             trial.many(f"a power cut after another one ({number})", again, AGAIN_STATE_COUNT)
@@ -383,6 +386,6 @@ BEGIN = time.monotonic()
 
 if __name__ == "__main__":
     try:
-        main(str(pathlib.Path(sys.argv[1]).absolute()), int(sys.argv[2]) if len(sys.argv) > 2 else 300)
+        main(str(pathlib.Path(sys.argv[1]).absolute()), int(sys.argv[2]) if len(sys.argv) > 2 else STATE_COUNT)
     except Failure as failure:
         sys.exit(f"FAILED: {failure}")

@@ -10,6 +10,12 @@ use super::PostgresIndex;
 use crate::format::StoreId;
 use crate::index::error::IndexError;
 
+/// Empties all tables but those of xorbs. Without the triggers that count the usage, whose sums are
+/// removed, too.
+const REMOVE: &str = "TRUNCATE files, file_terms, file_repos, xorb_files, xorb_domains, dedup_chunks, registrations, \
+     registration_files, repos, repo_xorbs, repo_files, spent_grants, records_left, open_records, key_ring, hub_repos, \
+     hub_refs, hub_commits, hub_trees, hub_blobs, hub_unneeded_commits, hub_unneeded_files, hub_former_names";
+
 impl PostgresIndex {
     /// Gives a new index its id, and notes that a restore to this place has begun.
     ///
@@ -35,11 +41,6 @@ impl PostgresIndex {
     /// The database does not respond.
     pub async fn continue_restore(&self, place: &str) -> Result<Option<StoreId>, IndexError> {
         const FIND: &str = "SELECT store_id FROM store WHERE restoring_to = $1 AND store_id IS NOT NULL FOR UPDATE";
-        // Without the triggers that count the usage, whose sums are removed, too.
-        const REMOVE: &str = "TRUNCATE files, file_terms, file_repos, xorb_files, xorb_domains, dedup_chunks, \
-             registrations, registration_files, repos, repo_xorbs, repo_files, spent_grants, records_left, open_records, \
-             key_ring, hub_repos, hub_refs, hub_commits, hub_trees, hub_blobs, hub_unneeded_commits, \
-             hub_unneeded_files, hub_former_names";
         let mut held = self.writing("continue a restore").await?;
         let mut tx = held.begin().await?;
         let Some(id) = tx.find::<StoreId>(query(FIND).bind(place.to_owned())).await? else { return Ok(None) };
@@ -56,5 +57,45 @@ impl PostgresIndex {
     pub async fn end_restore(&self) -> Result<(), IndexError> {
         let end = query("UPDATE store SET restoring_to = NULL");
         self.write("end a restore").execute(end).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "postgres-tests")]
+mod tests {
+    use sqlx::{Connection, PgConnection, query_scalar};
+
+    use super::*;
+    use crate::index::error::IndexErrorKind;
+    use crate::index::postgres::test_server::migrated;
+
+    /// Tables that an interrupted restore may have written, or that have a row in each database.
+    const LEFT: [&str; 7] = ["_sqlx_migrations", "objects", "store", "totals", "visibility", "xorb_chunks", "xorbs"];
+
+    #[tokio::test]
+    async fn restore_continues_at_its_place_until_it_ends() {
+        let index = PostgresIndex::open(&migrated().await).await.unwrap();
+        let [id, other] = [1, 2].map(|byte| StoreId::from_bytes([byte; 16]));
+        assert_eq!(index.continue_restore("a bucket").await.unwrap(), None);
+        index.begin_restore(id, "a bucket").await.unwrap();
+        assert_eq!(index.begin_restore(other, "a bucket").await.unwrap_err().kind, IndexErrorKind::Lost);
+        assert_eq!(index.continue_restore("another bucket").await.unwrap(), None);
+        for _ in 0..2 {
+            assert_eq!(index.continue_restore("a bucket").await.unwrap(), Some(id));
+        }
+        index.end_restore().await.unwrap();
+        assert_eq!(index.continue_restore("a bucket").await.unwrap(), None);
+    }
+
+    /// A later migration adds its tables to one of the lists.
+    #[tokio::test]
+    async fn every_table_is_emptied_or_belongs_to_xorbs() {
+        let mut connection = PgConnection::connect(&migrated().await).await.unwrap();
+        let sql = "SELECT tablename::text FROM pg_tables WHERE schemaname = current_schema()";
+        let mut tables: Vec<String> = query_scalar(sql).fetch_all(&mut connection).await.unwrap();
+        tables.sort_unstable();
+        let mut listed: Vec<&str> = REMOVE.trim_start_matches("TRUNCATE ").split(", ").chain(LEFT).collect();
+        listed.sort_unstable();
+        assert_eq!(tables, listed);
     }
 }

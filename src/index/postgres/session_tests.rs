@@ -75,10 +75,7 @@ async fn schema_changes_only_while_no_server_runs() {
     let mut connection = PgConnection::connect(&url).await.unwrap();
     // As before the last migration.
     for sql in [
-        "DROP FUNCTION usage_history, usage_tree, usage_commit, usage_repo_stays CASCADE",
-        "DROP TRIGGER usage_tree_stays ON hub_trees",
-        "DROP TRIGGER usage_commit_stays ON hub_commits",
-        "DROP TRIGGER usage_name_stays ON hub_repos",
+        "ALTER TABLE store DROP COLUMN restoring_to",
         "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)",
     ] {
         query(sql).execute(&mut connection).await.unwrap();

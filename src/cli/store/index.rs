@@ -44,7 +44,7 @@ impl StoreIndex {
     /// Begins a restore into a new index.
     pub(in crate::cli) async fn begin_restore(&self, id: StoreId, place: &str) -> Result<(), IndexError> {
         match self {
-            Self::Sqlite(_) => unreachable!("a restore into SQLite begins in a new directory"),
+            Self::Sqlite(_) => unreachable!("store {id} with SQLite is restored into a directory, not to {place}"),
             #[cfg(feature = "postgres")]
             Self::Postgres(index) => index.begin_restore(id, place).await,
         }
@@ -54,7 +54,7 @@ impl StoreIndex {
     /// then.
     pub(in crate::cli) async fn continue_restore(&self, place: &str) -> Result<Option<StoreId>, IndexError> {
         match self {
-            Self::Sqlite(_) => unreachable!("a restore into SQLite begins in a new directory"),
+            Self::Sqlite(_) => unreachable!("a store with SQLite is restored into a directory, not to {place}"),
             #[cfg(feature = "postgres")]
             Self::Postgres(index) => index.continue_restore(place).await,
         }

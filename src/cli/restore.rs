@@ -193,10 +193,9 @@ async fn fill(
     if let Some(ring) = restored.keys.clone().filter(|_| include_keys) {
         keys.write(ring, index).await?;
     }
-    // In this order: what a server can use is never taken for an interrupted restore.
-    index.end_restore().await?;
-    // From here on a server can use the store.
+    // From here on a server can use the store. Until then the same command continues.
     records.set_store_id(id).await?;
+    index.end_restore().await?;
     Ok(restored)
 }
 

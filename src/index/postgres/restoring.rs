@@ -2,7 +2,8 @@
 //!
 //! Of an interrupted restore the xorbs stay: a row was written after its blob was durable and was
 //! compared with the hash that is its name. Files, claims and repositories do not: the archive was
-//! not verified as a whole, so they are removed before a restore continues.
+//! not verified as a whole, so they are removed before a restore continues. A store that a server
+//! has used is never taken for an interrupted restore: its index has applied a record.
 
 use sqlx::query;
 
@@ -40,7 +41,8 @@ impl PostgresIndex {
     ///
     /// The database does not respond.
     pub async fn continue_restore(&self, place: &str) -> Result<Option<StoreId>, IndexError> {
-        const FIND: &str = "SELECT store_id FROM store WHERE restoring_to = $1 AND store_id IS NOT NULL FOR UPDATE";
+        const FIND: &str = "SELECT store_id FROM store WHERE restoring_to = $1 AND store_id IS NOT NULL \
+             AND last_record IS NULL FOR UPDATE";
         let mut held = self.writing("continue a restore").await?;
         let mut tx = held.begin().await?;
         let Some(id) = tx.find::<StoreId>(query(FIND).bind(place.to_owned())).await? else { return Ok(None) };
@@ -66,6 +68,7 @@ mod tests {
     use sqlx::{Connection, PgConnection, query_scalar};
 
     use super::*;
+    use crate::index::RecordIndex;
     use crate::index::error::IndexErrorKind;
     use crate::index::postgres::test_server::migrated;
 
@@ -84,6 +87,16 @@ mod tests {
             assert_eq!(index.continue_restore("a bucket").await.unwrap(), Some(id));
         }
         index.end_restore().await.unwrap();
+        assert_eq!(index.continue_restore("a bucket").await.unwrap(), None);
+    }
+
+    /// A crash may have left the mark of a restore that has ended.
+    #[tokio::test]
+    async fn store_that_has_applied_a_record_is_not_emptied() {
+        let index = PostgresIndex::open(&migrated().await).await.unwrap();
+        let id = StoreId::from_bytes([1; 16]);
+        index.begin_restore(id, "a bucket").await.unwrap();
+        index.set_store(id, Some(0)).await.unwrap();
         assert_eq!(index.continue_restore("a bucket").await.unwrap(), None);
     }
 

@@ -4,8 +4,8 @@
 
 Each version gets a virtual environment below target/hub/, and each of its runs a process and a cache of its own. It runs with
 hf_xet and without, with users and without authentication. With users it also reads a public repository without a token.
-Also curl and wget read a file. Every byte that comes back is compared. Without versions: half of that with 2.4.0 and hf_xet 1.8.0, the other half with 0.30.2 and hf_xet 1.1.10. `all` is
-each version of MATRIX. Needs curl and wget.
+Also curl and wget read a file. Every byte that comes back is compared. Without versions: half of that with 2.4.0 and hf_xet
+1.8.0, the other half with 0.30.2 and hf_xet 1.1.10. `all` is each version of MATRIX. Needs curl and wget.
 """
 
 import hashlib

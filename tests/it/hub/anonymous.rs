@@ -94,7 +94,7 @@ async fn without_a_token_only_files_of_public_repositories_transfer() {
     assert_eq!(client.get("/api/models/me/open/xet-write-token/main").await.status, 401);
 }
 
-/// A page of another site would read them in the browser of somebody who may reach this server.
+/// A browser reaches this server from its network, also for the page of another site.
 #[tokio::test]
 async fn pages_of_other_sites_read_no_public_repository() {
     let server = server();

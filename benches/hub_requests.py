@@ -2,10 +2,11 @@
 
     python3 benches/hub_requests.py [PATHS [COMMITS]]
 
-PATHS is 1000000 and COMMITS 1000 if not given: paths of the large repository, and commits of one file to the small one. Needs
-target/release/zorb, `ab` (apache2-utils), an idle machine and 2 GB of disk. Prints a table with what was aimed at, and exits
-with 1 if an aim was missed. The sweep begins a minute after a start of the server; for its second part the times in the
-stopped database are set back by eight days.
+PATHS is 1000000 and COMMITS 1000 if not given: paths of the large repository, and commits of one file to the small one. All
+paths of the large repository have the same contents; a tenth as many of another one have contents of their own, so that a
+sweep finds as many files that nothing needs. Needs target/release/zorb, `ab` (apache2-utils), an idle machine and 2 GB of
+disk. Prints a table with what was aimed at, and exits with 1 if an aim was missed. The sweep begins a minute after a start of
+the server; for its second part the times in the stopped database are set back by eight days.
 """
 
 import base64
@@ -37,7 +38,9 @@ CHANGE_COUNT = 25_000
 # Requests of one run of `ab`.
 LOAD_COUNT = 30_000
 
-SMALL, LARGE, WRITERS, BATCHES = "me/small", "me/large", "me/writers", "me/batches"
+SMALL, LARGE, DISTINCT, WRITERS, BATCHES = "me/small", "me/large", "me/distinct", "me/writers", "me/batches"
+# The repositories whose history is swept.
+SWEPT = LARGE, DISTINCT
 
 rows = []
 
@@ -49,7 +52,7 @@ def main(path_count=1_000_000, commit_count=1000):
         directory = pathlib.Path(scratch) / "data"
         with Server(ROOT / "target/release/zorb", directory, "off") as server:
             client = Client(server.url)
-            for repo in SMALL, LARGE, WRITERS, BATCHES:
+            for repo in SMALL, LARGE, DISTINCT, WRITERS, BATCHES:
                 client.post_json("/api/repos/create", {"type": "model", "name": repo.split("/")[1], "organization": "me"})
             measure_batches(client, rng)
             fill(client, SMALL, 1000, 100)
@@ -63,6 +66,7 @@ def main(path_count=1_000_000, commit_count=1000):
             measure_lists(client, commit_count)
             measure_resolve(server, client, rng, path_count)
             measure_writers(server)
+            fill_and_empty(client, path_count // 10)
         measure_sweep(directory, rng)
     width = max(len(what) for what, *_ in rows)
     missed = False
@@ -142,6 +146,17 @@ def fill(client, repo, path_count, directory_count):
         some = numbers[at : at + CHANGE_COUNT]
         client.commit(repo, [large(path_of(number, directory_count), oid, len(content)) for number in some])
     print(f"{repo}: {path_count} paths in {time.monotonic() - began:.1f} s", flush=True)
+
+
+def fill_and_empty(client, path_count):
+    """Commits so many paths, each with contents of its own, and then deletes them."""
+    began = time.monotonic()
+    for at in range(0, path_count, CHANGE_COUNT):
+        some = range(at, min(at + CHANGE_COUNT, path_count))
+        client.commit(DISTINCT, [regular(f"d{number // DIRECTORY_COUNT:04}/{number}", b"%d" % number) for number in some])
+    print(f"{DISTINCT}: {path_count} files in {time.monotonic() - began:.1f} s", flush=True)
+    paths = sorted({f"d{number // DIRECTORY_COUNT:04}/" for number in range(path_count)})
+    client.commit(DISTINCT, [{"key": "deletedFolder", "value": {"path": path}} for path in paths])
 
 
 def measure_commits(client, repo, what, rng, aim):
@@ -244,32 +259,38 @@ def measure_writers(server):
 
 
 def measure_sweep(directory, rng):
-    """A squash of the large repository leaves its commits without a branch. One sweep lists them, a later one deletes them."""
+    """A squash leaves the commits of a repository without a branch. One sweep lists them, a later one deletes them."""
     index = directory / "index.sqlite"
     with Server(ROOT / "target/release/zorb", directory, "off") as server:
         client = Client(server.url)
-        history = count_commits(index)
-        client.post_json(f"/api/models/{LARGE}/super-squash/main", {"message": "one commit"})
-        print(f"{LARGE} has had {history} commits", flush=True)
+        for repo in SWEPT:
+            history = row_count(index, "commits", repo), row_count(index, "blobs", repo)
+            print(f"{repo} has had {history[0]} commits and {history[1]} files", flush=True)
+            client.post_json(f"/api/models/{repo}/super-squash/main", {"message": "one commit"})
     forget_sweeps(index)
     for part in "lists", "deletes":
         with Server(ROOT / "target/release/zorb", directory, "off") as server:
             idle = memory(server)
             seconds, longest = watch_sweep(server, index, rng)
-            row(f"sweep that {part}, s", seconds, 60)
+            for repo in SWEPT:
+                row(f"sweep of {repo} that {part}, s", seconds[repo], 60)
             row(f"sweep that {part}, longest request of others, ms", longest, 50)
             row(f"sweep that {part}, peak of memory above the idle server, MiB", memory(server) - idle, 128)
         forget_sweeps(index)
-    left = count_commits(index)
-    assert left == 1, f"{left} commits of {LARGE} are left"
+    for repo in SWEPT:
+        left = row_count(index, "commits", repo)
+        assert left == 1, f"{left} commits of {repo} are left"
+    # .gitattributes
+    left = row_count(index, "blobs", DISTINCT)
+    assert left == 1, f"{left} files of {DISTINCT} are left"
 
 
-def count_commits(index):
+def row_count(index, what, repo):
     with sqlite3.connect(f"file:{index}?mode=ro", uri=True) as db:
-        (count,) = db.execute(
-            "SELECT count(*) FROM hub_commits JOIN hub_repos ON id = repo_id WHERE lower_name = ?", (LARGE,)
+        (found,) = db.execute(
+            f"SELECT count(*) FROM hub_{what} JOIN hub_repos ON id = repo_id WHERE lower_name = ?", (repo,)
         ).fetchone()
-    return count
+    return found
 
 
 def forget_sweeps(index):
@@ -282,9 +303,10 @@ def forget_sweeps(index):
 
 
 def watch_sweep(server, index, rng):
-    """Waits until the large repository was swept. Returns its seconds, and the longest time in ms of `HEAD resolve` and of a
-    commit to another repository meanwhile."""
+    """Waits until the repositories were swept. Returns the seconds of each, and the longest time in ms of `HEAD resolve` and of
+    a commit to another repository meanwhile."""
     client, longest, deadline = Client(server.url), {}, time.monotonic() + 600
+    seconds = {}
     path = f"/{LARGE}/resolve/main/{path_of(7, DIRECTORY_COUNT)}"
     while time.monotonic() < deadline:
         for what, request in [
@@ -295,10 +317,12 @@ def watch_sweep(server, index, rng):
             request()
             longest.setdefault(what, []).append((began, (time.monotonic() - began) * 1000))
         with sqlite3.connect(f"file:{index}?mode=ro", uri=True) as db:
-            (swept,) = db.execute("SELECT swept_at FROM hub_repos WHERE lower_name = ?", (LARGE,)).fetchone()
-        if swept:
-            seconds = time.time() - swept / 1000
-            since = time.monotonic() - seconds
+            swept_at = dict(db.execute("SELECT lower_name, swept_at FROM hub_repos WHERE swept_at > 0"))
+        for repo in SWEPT:
+            if repo in swept_at and repo not in seconds:
+                seconds[repo] = time.time() - swept_at[repo] / 1000
+        if len(seconds) == len(SWEPT):
+            since = time.monotonic() - (time.time() - min(swept_at[repo] for repo in SWEPT) / 1000)
             # Those before the sweep say what the machine does without it.
             for what, times in longest.items():
                 before, during = ([ms for began, ms in times if (began >= since) is is_during] for is_during in (False, True))

@@ -124,6 +124,61 @@ pub struct HubTree {
     pub entries: Vec<u8>,
 }
 
+/// Which repositories a caller is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShownRepos {
+    /// All.
+    All,
+    /// Public ones, and all of these namespaces, whatever their case.
+    PublicAndOf(Vec<String>),
+}
+
+/// The order of a list of repositories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepoOrder {
+    /// The newest first.
+    Created,
+    /// The last changed first.
+    Changed,
+}
+
+/// After which repository a page of a list begins. It has only what the list shows of this one: the
+/// number of its row would tell how many others there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepoPlace {
+    /// The order of the list.
+    pub order: RepoOrder,
+    /// When it was created or changed.
+    pub at: Timestamp,
+    /// `namespace/name` in small letters, for those of one time.
+    pub lower_name: String,
+}
+
+impl RepoPlace {
+    /// The beginning of a list.
+    #[must_use]
+    pub const fn first(order: RepoOrder) -> Self {
+        Self { order, at: Timestamp::from_millis(i64::MAX.unsigned_abs()), lower_name: String::new() }
+    }
+
+    /// The place after this repository, in the same order.
+    #[must_use]
+    pub fn after(&self, repo: &HubRepo) -> Self {
+        let at = match self.order {
+            RepoOrder::Created => repo.created,
+            RepoOrder::Changed => repo.updated,
+        };
+        Self { order: self.order, at, lower_name: lower_name(&repo.namespace, &repo.name) }
+    }
+
+    /// Whether this repository comes after the place.
+    #[must_use]
+    pub fn precedes(&self, repo: &HubRepo) -> bool {
+        let place = self.after(repo);
+        (place.at, place.lower_name) < (self.at, self.lower_name.clone())
+    }
+}
+
 /// Methods for Hub repositories.
 pub trait HubIndex {
     /// Creates a repository whose branch `main` names this commit. The directories and files of the
@@ -156,13 +211,14 @@ pub trait HubIndex {
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
 
-    /// A page of the repositories of a kind, the last changed first: those that come after the one
-    /// with this time and number. With a namespace, only those in it, whatever its case.
-    fn list_changed_hub_repos(
+    /// A page of the repositories of a kind that a caller is shown, after a place and in its order.
+    /// With a namespace, only those in it. Hidden ones change nothing of the page.
+    fn list_shown_hub_repos(
         &self,
         kind: RepoKind,
         namespace: Option<String>,
-        after: (Timestamp, i64),
+        shown: ShownRepos,
+        place: RepoPlace,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
 

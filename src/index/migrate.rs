@@ -46,6 +46,7 @@ pub(super) const SQLITE: Migrations = &[
     (23, "hub_sweep", include_str!("../../migrations/sqlite/0023_hub_sweep.sql")),
     (24, "hub_former_names", include_str!("../../migrations/sqlite/0024_hub_former_names.sql")),
     (25, "hub_usage", include_str!("../../migrations/sqlite/0025_hub_usage.sql")),
+    (26, "hub_catalog", include_str!("../../migrations/sqlite/0026_hub_catalog.sql")),
 ];
 
 /// Every file in `migrations/postgres`, likewise compared by a test.
@@ -61,6 +62,7 @@ pub(super) const POSTGRES: Migrations = &[
     (8, "history", include_str!("../../migrations/postgres/0008_history.sql")),
     (9, "hub_usage", include_str!("../../migrations/postgres/0009_hub_usage.sql")),
     (10, "restoring", include_str!("../../migrations/postgres/0010_restoring.sql")),
+    (11, "hub_catalog", include_str!("../../migrations/postgres/0011_hub_catalog.sql")),
 ];
 
 /// Brings the database to the schema version of this program.

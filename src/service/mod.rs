@@ -58,7 +58,7 @@ pub use self::granted::GrantedUpload;
 use self::granted::Waiting;
 pub use self::hub::{
     Change, CommitRequest, Committed, Depth, HubEntry, HubError, HubFile, HubName, HubNameError, HubPage, OpenRepo,
-    RepoHead, RepoPlace, StoredRepo, WholeFile, metadata_of,
+    RepoHead, StoredRepo, WholeFile, metadata_of,
 };
 pub(crate) use self::hub::{MAX_CHANGE_COUNT, MAX_METADATA_LEN, MAX_WHOLE_FILE_LEN};
 pub use self::listing::{FileEntry, ListError, MAX_PAGE_COUNT, Page, XorbEntry};
@@ -83,7 +83,9 @@ use crate::blob::records::RecordStore;
 use crate::blob::{BlobKey, BlobStore};
 use crate::format::{ByteRange, XorbHash};
 use crate::index::Index;
-pub use crate::index::{HealthSums, HubBlob, HubCommit, HubRef, HubRepo, Limits, Quantity, RepoKind, Totals, Usage};
+pub use crate::index::{
+    HealthSums, HubBlob, HubCommit, HubRef, HubRepo, Limits, Quantity, RepoKind, RepoOrder, RepoPlace, Totals, Usage,
+};
 use crate::runtime::blocking::Pool;
 use crate::runtime::clock::Clock;
 use crate::runtime::fair::FairGate;

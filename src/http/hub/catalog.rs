@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::problem::HubProblem;
 use super::repos::name_of;
-use super::target::{Kind, NamespacePath, Pairs};
+use super::target::{Kind, NamespacePath, Pairs, encoded};
 use super::{card, wire};
 use crate::http::AppState;
 use crate::http::auth::Caller;
@@ -19,7 +19,7 @@ use crate::http::origin::BaseUrl;
 use crate::http::render::json as render;
 use crate::runtime::clock::Timestamp;
 use crate::service::access::Claims;
-use crate::service::{HubRepo, RepoHead, RepoPlace, ResponseBudget, StoredRepo};
+use crate::service::{HubRepo, RepoHead, RepoOrder, RepoPlace, ResponseBudget, StoredRepo};
 
 /// Repositories on a page.
 const PAGE_COUNT: usize = 1000;
@@ -95,7 +95,7 @@ pub(super) async fn list(
     }
     'pages: for _ in 0..MAX_ROW_PAGE_COUNT {
         let Some(mut last) = next else { break };
-        let (repos, after) = state.server.list_hub_repos(&claims, kind, last, ROW_COUNT).await?;
+        let (repos, after) = state.server.list_hub_repos(&claims, kind, last.clone(), ROW_COUNT).await?;
         next = after;
         for repo in repos.iter().filter(|repo| wanted.has_name(repo)) {
             if found.len() == limit || head_count == MAX_HEAD_COUNT || metadata_sum > MAX_METADATA_SUM {
@@ -118,7 +118,7 @@ pub(super) async fn list(
     let mut response = render(&state, count, ResponseBudget::default(), move || found).await?;
     if let Some(next) = next {
         let rest = pairs.all_but("cursor");
-        link(&mut response, &format!("{base}/api/{}?{rest}cursor={}", kind.plural(), cursor(next)));
+        link(&mut response, &format!("{base}/api/{}?{rest}cursor={}", kind.plural(), cursor(&next)));
     }
     Ok(response)
 }
@@ -155,25 +155,18 @@ async fn describe(
 /// newest repositories first.
 fn place(pairs: &Pairs) -> Result<RepoPlace, HubProblem> {
     let is_by_change = pairs.get("sort") == Some("lastModified");
-    let Some(cursor) = pairs.get("cursor") else {
-        return Ok(if is_by_change { RepoPlace::LAST_CHANGED } else { RepoPlace::NEWEST });
+    let first = RepoPlace::first(if is_by_change { RepoOrder::Changed } else { RepoOrder::Created });
+    let Some(cursor) = pairs.get("cursor") else { return Ok(first) };
+    let parse = |(at, name): (&str, &str)| {
+        let at = at.parse().ok().filter(|at| i64::try_from(*at).is_ok())?;
+        Some(RepoPlace { at: Timestamp::from_millis(at), lower_name: name.to_owned(), ..first })
     };
-    let parsed = match cursor.split_once('-') {
-        Some((at, id)) if is_by_change => {
-            at.parse().ok().zip(id.parse().ok()).map(|(at, id)| RepoPlace::Changed(Timestamp::from_millis(at), id))
-        }
-        None if !is_by_change => cursor.parse().ok().map(RepoPlace::Created),
-        _ => None,
-    };
-    parsed.ok_or_else(|| HubProblem::invalid("The parameter cursor is invalid."))
+    cursor.split_once('-').and_then(parse).ok_or_else(|| HubProblem::invalid("The parameter cursor is invalid."))
 }
 
 /// A place as a parameter of the next page.
-fn cursor(place: RepoPlace) -> String {
-    match place {
-        RepoPlace::Created(id) => id.to_string(),
-        RepoPlace::Changed(at, id) => format!("{}-{id}", at.as_millis()),
-    }
+fn cursor(place: &RepoPlace) -> String {
+    encoded(&format!("{}-{}", place.at.as_millis(), place.lower_name))
 }
 
 /// Names the next page.

@@ -5,9 +5,8 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE, LINK};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-use super::lists::encoded;
 use super::problem::{HubProblem, X_REPO_COMMIT, id_value};
-use super::target::Target;
+use super::target::{Target, encoded};
 use super::wire;
 use crate::http::AppState;
 use crate::http::auth::Caller;

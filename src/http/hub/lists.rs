@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::catalog::link;
 use super::problem::HubProblem;
 use super::repos::receive;
-use super::target::{Pairs, Target};
+use super::target::{Pairs, Target, encoded};
 use super::wire::{self, PathsJson};
 use crate::http::AppState;
 use crate::http::auth::Caller;
@@ -51,15 +51,6 @@ pub(super) async fn tree(
         link(&mut response, &format!("{url}?{}cursor={}", pairs.all_but("cursor"), encoded(&next)));
     }
     Ok(response)
-}
-
-/// A text with everything encoded but letters, digits and a few marks.
-pub(super) fn encoded(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encode).collect()
 }
 
 /// `POST …/paths-info/{revision}`, with a form or JSON.

@@ -174,6 +174,15 @@ impl Pairs {
     }
 }
 
+/// A text with everything encoded but letters, digits and a few marks.
+pub(super) fn encoded(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

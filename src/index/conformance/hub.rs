@@ -4,7 +4,9 @@ use super::{Db, NOW, SqliteIndex};
 use crate::format::FileHash;
 use crate::format::shard::Sha256;
 use crate::git::ObjectId;
-use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind};
+use crate::index::{
+    HubBlob, HubCommit, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind, RepoOrder, RepoPlace, ShownRepos,
+};
 use crate::runtime::clock::Timestamp;
 
 suite! {
@@ -15,6 +17,7 @@ suite! {
     branches_and_tags_name_commits_that_exist
     repositories_are_listed_by_kind_from_the_newest_on
     repositories_are_listed_by_their_last_change
+    hidden_repositories_are_in_no_list_and_no_page_of_others
     repository_is_restored_with_its_branches_or_discarded
     deleted_repository_is_hidden_and_its_name_is_taken
     dropped_repository_leaves_no_row_and_its_name_is_free
@@ -187,19 +190,47 @@ async fn repositories_are_listed_by_their_last_change(db: Db) {
     // The commit 2 is later than those of the creations, which are all of one time.
     assert!(db.move_hub_ref(numbers[1], at(MAIN, 1), commit(2, Some(1)), 7).await.unwrap());
     assert!(db.delete_hub_repo(numbers[3]).await.unwrap());
-    let (mut found, mut after) = (Vec::new(), (Timestamp::from_millis(i64::MAX.unsigned_abs()), i64::MAX));
-    loop {
-        let page = db.list_changed_hub_repos(RepoKind::Model, None, after, 1).await.unwrap();
-        let Some(last) = page.last() else { break };
-        after = (last.updated, last.id);
-        found.push(last.name.clone());
-    }
-    assert_eq!(found, ["b", "c", "a"]);
-    let first = (Timestamp::from_millis(i64::MAX.unsigned_abs()), i64::MAX);
-    for (namespace, count) in [("aCME", 3), ("acm", 0), ("acme%", 0)] {
-        let found = db.list_changed_hub_repos(RepoKind::Model, Some(namespace.to_owned()), first, 9).await.unwrap();
+    assert_eq!(shown(&db, RepoOrder::Changed, None, &ShownRepos::All).await, ["b", "c", "a"]);
+    for (namespace, count) in [("Acme", 3), ("aCME", 0), ("Acm", 0), ("Acme%", 0), ("A_me", 0)] {
+        let found = shown(&db, RepoOrder::Changed, Some(namespace), &ShownRepos::All).await;
         assert_eq!(found.len(), count, "{namespace}");
     }
+}
+
+/// All that a caller is shown, one on each page.
+async fn shown(db: &Db, order: RepoOrder, namespace: Option<&str>, whose: &ShownRepos) -> Vec<String> {
+    let (mut found, mut place) = (Vec::new(), RepoPlace::first(order));
+    loop {
+        let namespace = namespace.map(str::to_owned);
+        let page = db.list_shown_hub_repos(RepoKind::Model, namespace, whose.clone(), place.clone(), 1).await.unwrap();
+        let Some(last) = page.last() else { break };
+        place = place.after(last);
+        found.push(last.name.clone());
+    }
+    found
+}
+
+async fn hidden_repositories_are_in_no_list_and_no_page_of_others(db: Db) {
+    for (namespace, name, is_private) in
+        [("Acme", "a", true), ("bob", "b", false), ("bob_2", "c", true), ("bo", "d", true), ("Acme", "e", false)]
+    {
+        let (namespace, storage_name) = (namespace.to_owned(), format!("models/{namespace}/{name}"));
+        let new = NewHubRepo { namespace, storage_name, is_private, ..repo(RepoKind::Model, name) };
+        db.create_hub_repo(new, commit(1, None), Vec::new(), Vec::new(), 9).await.unwrap().unwrap();
+    }
+    for (namespaces, expected) in [
+        (vec![], vec!["b", "e"]),
+        (vec!["aCME"], vec!["b", "e", "a"]),
+        (vec!["b", "bob"], vec!["b", "e"]),
+        (vec!["Bob_2", "bo"], vec!["c", "b", "d", "e"]),
+        (vec!["bob%", "_", "*"], vec!["b", "e"]),
+    ] {
+        let whose = ShownRepos::PublicAndOf(namespaces.iter().map(|name| (*name).to_owned()).collect());
+        for order in [RepoOrder::Created, RepoOrder::Changed] {
+            assert_eq!(shown(&db, order, None, &whose).await, expected, "{namespaces:?}");
+        }
+    }
+    assert_eq!(shown(&db, RepoOrder::Created, None, &ShownRepos::All).await.len(), 5);
 }
 
 async fn repository_is_restored_with_its_branches_or_discarded(db: Db) {

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{HubBlob, HubCommit, HubGenerations, HubObject, HubRef, HubRepo, HubTree, UnneededCommit, UnneededFile};
+use super::{
+    HubBlob, HubCommit, HubGenerations, HubObject, HubRef, HubRepo, HubTree, ShownRepos, UnneededCommit, UnneededFile,
+};
 use crate::git::ObjectId;
 use crate::index::decode::by_name;
 
@@ -67,15 +69,18 @@ pub(in crate::index) const LIST_OF_NAMESPACE: &str = "SELECT id, kind, namespace
      created_at AS created, updated_at AS updated FROM hub_repos \
      WHERE kind = $1 AND id < $2 AND NOT is_deleted AND lower_name LIKE $4 ESCAPE '!' ORDER BY id DESC LIMIT +$3";
 
-pub(in crate::index) const LIST_CHANGED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+/// `$4` is a namespace or empty, `$5` from [`shown`].
+pub(in crate::index) const LIST_CREATED_SHOWN: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
-     WHERE kind = $1 AND NOT is_deleted AND (updated_at < $2 OR (updated_at = $2 AND id < $3)) \
-     ORDER BY updated_at DESC, id DESC LIMIT +$4";
+     WHERE kind = $1 AND (created_at, lower_name) < ($2, $3) AND NOT is_deleted AND ($4 = '' OR namespace = $4) \
+     AND ($5 = '*' OR NOT is_private OR replace($5, '/' || lower(namespace) || '/', '') <> $5) \
+     ORDER BY created_at DESC, lower_name DESC LIMIT +$6";
 
-pub(in crate::index) const LIST_CHANGED_OF_NAMESPACE: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+pub(in crate::index) const LIST_CHANGED_SHOWN: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
-     WHERE kind = $1 AND NOT is_deleted AND (updated_at < $2 OR (updated_at = $2 AND id < $3)) \
-     AND lower_name LIKE $5 ESCAPE '!' ORDER BY updated_at DESC, id DESC LIMIT +$4";
+     WHERE kind = $1 AND (updated_at, lower_name) < ($2, $3) AND NOT is_deleted AND ($4 = '' OR namespace = $4) \
+     AND ($5 = '*' OR NOT is_private OR replace($5, '/' || lower(namespace) || '/', '') <> $5) \
+     ORDER BY updated_at DESC, lower_name DESC LIMIT +$6";
 
 pub(in crate::index) const FIND_UNRECORDED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
@@ -314,6 +319,14 @@ pub(in crate::index) const FIND_COUNT: usize = 500;
 pub(in crate::index) fn names_of(namespace: &str) -> String {
     let lower = namespace.to_ascii_lowercase();
     format!("{}/%", lower.replace('!', "!!").replace('%', "!%").replace('_', "!_"))
+}
+
+/// Whose hidden repositories are shown: `*` is everybody, and a slash is around each namespace.
+pub(in crate::index) fn shown(repos: &ShownRepos) -> String {
+    match repos {
+        ShownRepos::All => "*".to_owned(),
+        ShownRepos::PublicAndOf(namespaces) => format!("/{}/", namespaces.join("/").to_ascii_lowercase()),
+    }
 }
 
 /// The bytes of an id, as a parameter.

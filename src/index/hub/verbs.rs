@@ -17,7 +17,8 @@ macro_rules! hub_verbs {
         use crate::index::error::IndexError;
         use crate::index::hub::sql;
         use crate::index::hub::{
-            HubBlob, HubCommit, HubIndex, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind, lower_name,
+            HubBlob, HubCommit, HubIndex, HubRef, HubRepo, HubTree, NewHubRepo, RepoKind, RepoOrder, RepoPlace,
+            ShownRepos, lower_name,
         };
         use crate::runtime::clock::Timestamp;
 
@@ -73,19 +74,21 @@ macro_rules! hub_verbs {
                 async move { self.read("list Hub repositories").all(list).await }.boxed()
             }
 
-            fn list_changed_hub_repos(
+            fn list_shown_hub_repos(
                 &self,
                 kind: RepoKind,
                 namespace: Option<String>,
-                (at, id): (Timestamp, i64),
+                shown: ShownRepos,
+                place: RepoPlace,
                 limit: u32,
             ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
-                let statement = if namespace.is_some() { sql::LIST_CHANGED_OF_NAMESPACE } else { sql::LIST_CHANGED };
-                let mut list = query(statement).bind(kind.number()).bind(millis(at)).bind(id).bind(i64::from(limit));
-                if let Some(namespace) = namespace {
-                    list = list.bind(sql::names_of(&namespace));
-                }
-                async move { self.read("list Hub repositories by their last change").all(list).await }.boxed()
+                let statement = match place.order {
+                    RepoOrder::Created => sql::LIST_CREATED_SHOWN,
+                    RepoOrder::Changed => sql::LIST_CHANGED_SHOWN,
+                };
+                let list = query(statement).bind(kind.number()).bind(millis(place.at)).bind(place.lower_name);
+                let list = list.bind(namespace.unwrap_or_default()).bind(sql::shown(&shown)).bind(i64::from(limit));
+                async move { self.read("list the Hub repositories that are shown").all(list).await }.boxed()
             }
 
             fn find_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<ObjectId>, IndexError>> {

@@ -146,6 +146,11 @@ impl Account {
         self.namespaces.get(1..).unwrap_or_default()
     }
 
+    /// The namespaces in which the user has a role.
+    pub(in crate::service) fn namespaces(&self) -> Vec<String> {
+        self.namespaces.iter().map(|(name, _)| name.to_string()).collect()
+    }
+
     /// Whether the user may create repositories in this namespace. Its case matters, so that all of
     /// them are in the namespace as the account is written.
     #[must_use]

@@ -3,22 +3,12 @@
 use std::sync::Arc;
 
 use super::{HubError, OpenRepo, acting_claims};
-use crate::index::{HubCommit, HubRepo, RepoKind};
-use crate::runtime::clock::Timestamp;
+use crate::index::{HubCommit, HubRepo, RepoKind, RepoPlace, ShownRepos};
 use crate::service::Server;
 use crate::service::access::{Claims, Repo, RepoScope};
 
 /// Repositories of a namespace that are listed with their storage, of each kind.
 const MAX_OWN_COUNT: u32 = 1000;
-
-/// After which repository a page begins, and so the order of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RepoPlace {
-    /// The newest first; after the repository with this number.
-    Created(i64),
-    /// The last changed first; after the repository with this time and number.
-    Changed(Timestamp, i64),
-}
 
 /// A repository and how many bytes it stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,34 +28,9 @@ pub struct RepoHead {
     pub metadata: Option<Arc<str>>,
 }
 
-impl RepoPlace {
-    /// The beginning of the list by creation.
-    pub const NEWEST: Self = Self::Created(i64::MAX);
-
-    /// The beginning of the list by change.
-    pub const LAST_CHANGED: Self = Self::Changed(Timestamp::from_millis(i64::MAX.unsigned_abs()), i64::MAX);
-
-    /// Whether this repository comes after the place.
-    fn precedes(self, repo: &HubRepo) -> bool {
-        match self {
-            Self::Created(before) => repo.id < before,
-            Self::Changed(at, id) => (repo.updated, repo.id) < (at, id),
-        }
-    }
-
-    /// The place after this repository, in the same order.
-    #[must_use]
-    pub const fn after(self, repo: &HubRepo) -> Self {
-        match self {
-            Self::Created(_) => Self::Created(repo.id),
-            Self::Changed(..) => Self::Changed(repo.updated, repo.id),
-        }
-    }
-}
-
 impl Server {
     /// A page of the repositories of a kind that these claims permit to read. Also the place at
-    /// which the next page begins.
+    /// which the next page begins. Repositories that they do not permit to read change neither.
     ///
     /// # Errors
     ///
@@ -78,21 +43,26 @@ impl Server {
         limit: u32,
     ) -> Result<(Vec<HubRepo>, Option<RepoPlace>), HubError> {
         let index = &self.store.index;
-        if let RepoScope::One(repo) = &claims.repo {
-            let own = self.own_repo(kind, repo).await?;
-            return Ok((own.into_iter().filter(|own| place.precedes(own)).collect(), None));
-        }
-        let namespace = match &claims.repo {
-            RepoScope::Namespace(namespace) if !namespace.has_kind(kind.plural()) => return Ok((Vec::new(), None)),
-            RepoScope::Namespace(namespace) => Some(namespace.name().to_owned()),
+        let only = match &claims.repo {
+            RepoScope::One(repo) => Some(repo),
+            RepoScope::Public(public) => Some(public.repo()),
             _ => None,
         };
-        let rows = match place {
-            RepoPlace::Created(before) => index.list_hub_repos(kind, namespace, before, limit).await?,
-            RepoPlace::Changed(at, id) => index.list_changed_hub_repos(kind, namespace, (at, id), limit).await?,
+        if let Some(repo) = only {
+            let is_shown = |row: &HubRepo| acting_claims(claims, &row.storage_name, !row.is_private).is_some();
+            let own = self.own_repo(kind, repo).await?;
+            return Ok((own.into_iter().filter(|own| place.precedes(own) && is_shown(own)).collect(), None));
+        }
+        let (namespace, shown) = match &claims.repo {
+            RepoScope::Namespace(namespace) if !namespace.has_kind(kind.plural()) => return Ok((Vec::new(), None)),
+            RepoScope::Namespace(namespace) => (Some(namespace.name().to_owned()), ShownRepos::All),
+            RepoScope::Account(account) => (None, ShownRepos::PublicAndOf(account.namespaces())),
+            RepoScope::All => (None, ShownRepos::All),
+            RepoScope::One(_) | RepoScope::Public(_) => return Ok((Vec::new(), None)),
         };
+        let rows = index.list_shown_hub_repos(kind, namespace, shown, place.clone(), limit).await?;
         let next = rows.last().map(|last| place.after(last)).filter(|_| rows.len() == limit as usize);
-        // The index does not distinguish the case of the namespace.
+        // The index has left the others out. What it says is not the only thing that hides them.
         let is_shown = |row: &HubRepo| acting_claims(claims, &row.storage_name, !row.is_private).is_some();
         Ok((rows.into_iter().filter(is_shown).collect(), next))
     }

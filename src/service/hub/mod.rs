@@ -41,7 +41,7 @@ use tokio::task::coop::consume_budget;
 pub(super) use self::advance::BranchLocks;
 pub(crate) use self::card::MAX_METADATA_LEN;
 pub use self::card::metadata_of;
-pub use self::catalog::{RepoHead, RepoPlace, StoredRepo};
+pub use self::catalog::{RepoHead, StoredRepo};
 pub(super) use self::check::RepoFault;
 pub(crate) use self::commit::MAX_CHANGE_COUNT;
 pub use self::commit::{Change, CommitRequest, Committed};

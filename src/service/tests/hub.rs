@@ -13,7 +13,9 @@ use crate::index::{HubCommit, HubRepo};
 use crate::runtime::clock::Timestamp;
 use crate::service::access::{Claims, Scope};
 use crate::service::gc::Pace;
-use crate::service::{Change, CommitRequest, Depth, HubError, HubName, OpenRepo, Pruned, RepoKind, RepoPlace, Server};
+use crate::service::{
+    Change, CommitRequest, Depth, HubError, HubName, OpenRepo, Pruned, RepoKind, RepoOrder, RepoPlace, Server,
+};
 
 const TAG: &str = "refs/tags/v1";
 
@@ -43,8 +45,8 @@ impl Seen {
 /// All repositories as readers see them. Every file of them is there.
 pub(super) async fn seen(server: &Arc<Server>) -> BTreeMap<String, Seen> {
     let mut found = BTreeMap::new();
-    let (repos, _) =
-        server.list_hub_repos(&Claims::UNRESTRICTED, RepoKind::Model, RepoPlace::NEWEST, 100).await.unwrap();
+    let first = RepoPlace::first(RepoOrder::Created);
+    let (repos, _) = server.list_hub_repos(&Claims::UNRESTRICTED, RepoKind::Model, first, 100).await.unwrap();
     for repo in repos {
         let open = server.open_hub_repo(&Claims::UNRESTRICTED, &name(&repo.name), Scope::Write).await.unwrap();
         let mut refs = BTreeMap::new();

@@ -97,8 +97,34 @@ async fn last_changed_repositories_are_first_if_asked_for() {
         assert_eq!(names(&client, &format!("sort=lastModified&direction=-1&limit={limit}")).await, ["a", "c", "b"]);
         assert_eq!(names(&client, &format!("sort=createdAt&limit={limit}")).await, ["c", "b", "a"]);
     }
-    for query in ["sort=lastModified&cursor=5", "sort=lastModified&cursor=x-5", "cursor=5-6", "cursor=x"] {
+    let too_late = format!("cursor={}-me", u64::MAX);
+    for query in ["sort=lastModified&cursor=5", "sort=lastModified&cursor=x-5", "cursor=-me", "cursor=x", &too_late] {
         client.get(&format!("/api/models?{query}")).await.problem(400, "invalid_request");
+    }
+}
+
+/// The page and the place of the next one are those of a server that has only what is shown.
+#[tokio::test]
+async fn pages_do_not_tell_how_many_repositories_are_hidden() {
+    let server = guarded();
+    for user in ["alice", "bob"] {
+        accounts(&server, &["user", "add", user]);
+    }
+    let (alice, bob) = (client_of(&server, "alice", "write"), client_of(&server, "bob", "read"));
+    for (name, is_private) in [("a", true), ("b", false), ("c", true), ("d", false), ("e", true)] {
+        let body = json!({ "name": name, "type": "model", "private": is_private }).to_string();
+        assert_eq!(send(&alice, "POST", "/api/repos/create", None, body.into_bytes()).await.status, 200);
+    }
+    assert_eq!(all(&alice, "limit=1").await.len(), 5);
+    for sort in ["createdAt", "lastModified"] {
+        let page = bob.get(&format!("/api/models?sort={sort}&limit=1")).await;
+        assert_eq!(page.json()[0]["id"], "alice/d");
+        let next = next_page(&bob, &page).unwrap();
+        assert!(next.ends_with("-alice%2Fd"), "{next}");
+        let rest = bob.get(&next).await;
+        // Only a hidden one comes after it: nothing says so.
+        assert_eq!((&rest.json()[0]["id"], rest.json().as_array().unwrap().len()), (&json!("alice/b"), 1), "{sort}");
+        assert_eq!(next_page(&bob, &rest), None);
     }
 }
 

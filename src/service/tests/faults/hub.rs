@@ -8,7 +8,7 @@ use crate::format::FileHash;
 use crate::git::ObjectId;
 use crate::index::{
     HubBlob, HubCommit, HubDeletionIndex, HubGenerations, HubIndex, HubObject, HubRef, HubRenameIndex, HubRepo,
-    HubSweepIndex, HubTree, IndexError, NewHubRepo, RepoKind, UnneededCommit, UnneededFile,
+    HubSweepIndex, HubTree, IndexError, NewHubRepo, RepoKind, RepoPlace, ShownRepos, UnneededCommit, UnneededFile,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -90,14 +90,15 @@ impl HubIndex for FaultyIndex {
         self.inner.list_hub_repos(kind, namespace, before, limit)
     }
 
-    fn list_changed_hub_repos(
+    fn list_shown_hub_repos(
         &self,
         kind: RepoKind,
         namespace: Option<String>,
-        after: (Timestamp, i64),
+        shown: ShownRepos,
+        place: RepoPlace,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
-        self.inner.list_changed_hub_repos(kind, namespace, after, limit)
+        self.inner.list_shown_hub_repos(kind, namespace, shown, place, limit)
     }
 
     fn find_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<ObjectId>, IndexError>> {

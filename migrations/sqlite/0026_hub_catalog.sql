@@ -1,0 +1,3 @@
+-- The newest repositories first. The places of pages are the times and names of repositories that were shown, because their
+-- numbers would tell how many others there are.
+CREATE INDEX hub_repos_by_creation ON hub_repos (kind, created_at, lower_name);

@@ -19,7 +19,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/clients"))
 
-from hub import Server, environment  # noqa: E402
+from hub import Client, Server  # noqa: E402
 
 HF = {
     "upload": """
@@ -67,7 +67,7 @@ RUNS = {
 
 
 def main(rounds=3, mib=1024):
-    python = environment("2.4.0", "1.8.0")
+    python = Client("2.4.0", "1.8.0").python
     measured = {}
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)

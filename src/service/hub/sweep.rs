@@ -25,8 +25,9 @@
 //! * A rebuild of the index brings deleted commits back, without the files that only they had. So
 //!   does a restore of a backup that was made during a sweep. Later sweeps delete them again.
 
+mod claims;
+
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use super::HubError;
 use super::history::{History, Marks, PAGE_COUNT};
@@ -35,9 +36,8 @@ use crate::git::ObjectId;
 use crate::index::{FileEntry, HubObject, HubRepo, Reader};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
+use crate::service::Server;
 use crate::service::gc::Pace;
-use crate::service::store_locks::FileChange;
-use crate::service::{Server, StoreError};
 
 /// Each repository is swept once in this time.
 const PERIOD_MILLIS: u64 = 24 * 3600 * 1000;
@@ -349,48 +349,6 @@ impl Sweep<'_> {
             }
         }
         self.add_files(new.into_iter().collect()).await
-    }
-
-    /// Removes the claims to those of these files that no commit has.
-    async fn drop_claims(&mut self, old: Vec<FileHash>) -> Result<bool, HubError> {
-        let repo = self.repo;
-        for some in old.chunks(DROP_COUNT) {
-            let lock = self.server.lock_hub_repo(&repo.storage_name).await?;
-            if !self.refresh_marks().await? {
-                return Ok(false);
-            }
-            for file in some {
-                if !self.marks.has_file(file) {
-                    self.drop_claim(*file).await?;
-                }
-            }
-            drop(lock);
-            if !self.pace.next().await {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Removes the claim to a file, unless it was registered again since it was listed. A file that
-    /// is being registered now is left for the next sweep: a long registration holds its lock for
-    /// long, and this task holds that of the repository.
-    async fn drop_claim(&mut self, file: FileHash) -> Result<(), HubError> {
-        let (store, repo) = (&self.server.store, self.repo);
-        let lock = match store.lock_files([file], FileChange::Other, Duration::ZERO).await {
-            Ok(lock) => lock,
-            Err(StoreError::Busy(_)) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        let since = store.index.file_unneeded_since(repo.id, file).await?;
-        if !since.is_some_and(|since| is_old(since, self.now())) {
-            return Ok(());
-        }
-        if store.drop_locked_claim(lock, file, &repo.storage_name).await? {
-            self.swept.claim_count += 1;
-            store.metrics.hub.swept_files.inc();
-        }
-        Ok(store.index.set_unneeded_files(repo.id, vec![file], None).await?)
     }
 }
 

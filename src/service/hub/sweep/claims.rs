@@ -36,8 +36,7 @@ impl Sweep<'_> {
             let unmarked: Vec<FileHash> = some.iter().copied().filter(|file| !self.marks.has_file(file)).collect();
             let mut ended = Vec::new();
             for some in unmarked.chunks(CONCURRENT_COUNT) {
-                // Each to its end, also after an error of another one: a claim and its record belong
-                // together.
+                // Each to its end, also after an error: a claim and its record belong together.
                 let results = join_all(some.iter().map(|file| self.drop_claim(*file))).await;
                 for (file, result) in some.iter().zip(results) {
                     match result? {

@@ -87,7 +87,8 @@ def push_files(url, paths):
     print(time.monotonic() - begin)
 
 
-if sys.argv[1] == "push":
-    push_files(sys.argv[2], sys.argv[3:])
-else:
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 7)
+if __name__ == "__main__":
+    if sys.argv[1] == "push":
+        push_files(sys.argv[2], sys.argv[3:])
+    else:
+        main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 7)

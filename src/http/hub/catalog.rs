@@ -157,9 +157,11 @@ fn place(pairs: &Pairs) -> Result<RepoPlace, HubProblem> {
     let is_by_change = pairs.get("sort") == Some("lastModified");
     let first = RepoPlace::first(if is_by_change { RepoOrder::Changed } else { RepoOrder::Created });
     let Some(cursor) = pairs.get("cursor") else { return Ok(first) };
+    let is_of_names = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/');
     let parse = |(at, name): (&str, &str)| {
         let at = at.parse().ok().filter(|at| i64::try_from(*at).is_ok())?;
-        Some(RepoPlace { at: Timestamp::from_millis(at), lower_name: name.to_owned(), ..first })
+        let is_name = name.bytes().all(is_of_names);
+        is_name.then(|| RepoPlace { at: Timestamp::from_millis(at), lower_name: name.to_owned(), ..first })
     };
     cursor.split_once('-').and_then(parse).ok_or_else(|| HubProblem::invalid("The parameter cursor is invalid."))
 }

@@ -73,13 +73,13 @@ pub(in crate::index) const LIST_OF_NAMESPACE: &str = "SELECT id, kind, namespace
 pub(in crate::index) const LIST_CREATED_SHOWN: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
      WHERE kind = $1 AND (created_at, lower_name) < ($2, $3) AND NOT is_deleted AND ($4 = '' OR namespace = $4) \
-     AND ($5 = '*' OR NOT is_private OR replace($5, '/' || lower(namespace) || '/', '') <> $5) \
+     AND ($5 = '*' OR NOT is_private OR replace($5, '/' || substr(lower_name, 1, length(namespace)) || '/', '') <> $5) \
      ORDER BY created_at DESC, lower_name DESC LIMIT +$6";
 
 pub(in crate::index) const LIST_CHANGED_SHOWN: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
      WHERE kind = $1 AND (updated_at, lower_name) < ($2, $3) AND NOT is_deleted AND ($4 = '' OR namespace = $4) \
-     AND ($5 = '*' OR NOT is_private OR replace($5, '/' || lower(namespace) || '/', '') <> $5) \
+     AND ($5 = '*' OR NOT is_private OR replace($5, '/' || substr(lower_name, 1, length(namespace)) || '/', '') <> $5) \
      ORDER BY updated_at DESC, lower_name DESC LIMIT +$6";
 
 pub(in crate::index) const FIND_UNRECORDED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \

@@ -437,6 +437,35 @@ async fn register_during_a_sweep(broken: Option<SweepGuard>) {
     seen(&server).await;
 }
 
+/// The claim was removed a moment ago, and the file is not yet off the list.
+#[tokio::test]
+async fn file_that_is_registered_after_its_claim_was_removed_stays() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    for text in ["again", "other"] {
+        upload(&server, "repo", text).await;
+    }
+    last_day(&setup, &server).await;
+    // First it takes off the list what a commit has again, which is nothing.
+    let held = setup.faults.hold("set_unneeded_files");
+    let registering = async {
+        let release = held.reached().await;
+        let held = setup.faults.hold("set_unneeded_files");
+        drop(release);
+        let release = held.reached().await;
+        assert!(file_of(&setup, "repo", "again").await.is_none());
+        upload(&server, "repo", "again").await;
+        drop(release);
+    };
+    let ((), ()) = tokio::join!(sweep(&server), registering);
+    let found = async || [file_of(&setup, "repo", "again").await, file_of(&setup, "repo", "other").await];
+    assert!(matches!(found().await, [Some(_), None]));
+    pass(&setup, &server, 6).await;
+    commit(&server, "repo", vec![put_large("a.bin", "again")]).await.unwrap();
+    seen(&server).await;
+}
+
 /// The commit has found its file, and then a sweep removes the claim to it.
 #[tokio::test]
 async fn commit_of_a_file_that_is_removed_meanwhile_is_refused() {

@@ -98,7 +98,15 @@ async fn last_changed_repositories_are_first_if_asked_for() {
         assert_eq!(names(&client, &format!("sort=createdAt&limit={limit}")).await, ["c", "b", "a"]);
     }
     let too_late = format!("cursor={}-me", u64::MAX);
-    for query in ["sort=lastModified&cursor=5", "sort=lastModified&cursor=x-5", "cursor=-me", "cursor=x", &too_late] {
+    for query in [
+        "sort=lastModified&cursor=5",
+        "sort=lastModified&cursor=x-5",
+        "cursor=-me",
+        "cursor=x",
+        "cursor=5-%00",
+        "cursor=5-M",
+        &too_late,
+    ] {
         client.get(&format!("/api/models?{query}")).await.problem(400, "invalid_request");
     }
 }

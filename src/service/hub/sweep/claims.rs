@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 
 use super::{DROP_COUNT, HubError, Sweep, is_old};
 use crate::format::FileHash;
 use crate::service::StoreError;
 use crate::service::store_locks::FileChange;
 
-/// Claims that are removed at once. Each takes a connection of the index.
+/// Claims that are removed at once: while one waits for its record, another one changes the index.
+/// A client that writes meanwhile waits for so many more transactions, of some milliseconds each.
 const CONCURRENT_COUNT: usize = 4;
 
 /// What became of the claim to a listed file.
@@ -34,18 +35,18 @@ impl Sweep<'_> {
                 return Ok(false);
             }
             let unmarked: Vec<FileHash> = some.iter().copied().filter(|file| !self.marks.has_file(file)).collect();
-            let mut ended = Vec::new();
-            for some in unmarked.chunks(CONCURRENT_COUNT) {
-                // Each to its end, also after an error: a claim and its record belong together.
-                let results = join_all(some.iter().map(|file| self.drop_claim(*file))).await;
-                for (file, result) in some.iter().zip(results) {
-                    match result? {
-                        ClaimEnd::Left => continue,
-                        ClaimEnd::Missing => {}
-                        ClaimEnd::Removed => self.swept.claim_count += 1,
-                    }
-                    ended.push(*file);
+            let sweep = &*self;
+            let dropping = stream::iter(unmarked).map(async |file| (file, sweep.drop_claim(file).await));
+            // Each to its end, also after an error: a claim and its record belong together.
+            let results: Vec<_> = dropping.buffer_unordered(CONCURRENT_COUNT).collect().await;
+            let mut ended = Vec::with_capacity(results.len());
+            for (file, result) in results {
+                match result? {
+                    ClaimEnd::Left => continue,
+                    ClaimEnd::Missing => {}
+                    ClaimEnd::Removed => self.swept.claim_count += 1,
                 }
+                ended.push(file);
             }
             // A client that registers one of them meanwhile takes it from the list itself.
             self.server.store.index.set_unneeded_files(repo.id, ended, None).await?;

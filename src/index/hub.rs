@@ -175,7 +175,7 @@ impl RepoPlace {
     #[must_use]
     pub fn precedes(&self, repo: &HubRepo) -> bool {
         let place = self.after(repo);
-        (place.at, place.lower_name) < (self.at, self.lower_name.clone())
+        (place.at, &place.lower_name) < (self.at, &self.lower_name)
     }
 }
 

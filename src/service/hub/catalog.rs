@@ -43,27 +43,19 @@ impl Server {
         limit: u32,
     ) -> Result<(Vec<HubRepo>, Option<RepoPlace>), HubError> {
         let index = &self.store.index;
-        let only = match &claims.repo {
-            RepoScope::One(repo) => Some(repo),
-            RepoScope::Public(public) => Some(public.repo()),
-            _ => None,
-        };
-        if let Some(repo) = only {
-            let is_shown = |row: &HubRepo| acting_claims(claims, &row.storage_name, !row.is_private).is_some();
-            let own = self.own_repo(kind, repo).await?;
-            return Ok((own.into_iter().filter(|own| place.precedes(own) && is_shown(own)).collect(), None));
-        }
+        // The index leaves hidden ones out of lists. It is not the only thing that hides them.
+        let is_shown = |row: &HubRepo| acting_claims(claims, &row.storage_name, !row.is_private).is_some();
+        let only = |own: Option<HubRepo>| own.into_iter().filter(|own| place.precedes(own) && is_shown(own)).collect();
         let (namespace, shown) = match &claims.repo {
+            RepoScope::One(repo) => return Ok((only(self.own_repo(kind, repo).await?), None)),
+            RepoScope::Public(public) => return Ok((only(self.own_repo(kind, public.repo()).await?), None)),
             RepoScope::Namespace(namespace) if !namespace.has_kind(kind.plural()) => return Ok((Vec::new(), None)),
             RepoScope::Namespace(namespace) => (Some(namespace.name().to_owned()), ShownRepos::All),
             RepoScope::Account(account) => (None, ShownRepos::PublicAndOf(account.namespaces())),
             RepoScope::All => (None, ShownRepos::All),
-            RepoScope::One(_) | RepoScope::Public(_) => return Ok((Vec::new(), None)),
         };
         let rows = index.list_shown_hub_repos(kind, namespace, shown, place.clone(), limit).await?;
         let next = rows.last().map(|last| place.after(last)).filter(|_| rows.len() == limit as usize);
-        // The index has left the others out. What it says is not the only thing that hides them.
-        let is_shown = |row: &HubRepo| acting_claims(claims, &row.storage_name, !row.is_private).is_some();
         Ok((rows.into_iter().filter(is_shown).collect(), next))
     }
 

@@ -129,6 +129,10 @@ pub struct HubTree {
 pub enum ShownRepos {
     /// All.
     All,
+    /// All of this namespace, written exactly so.
+    Of(String),
+    /// The one with this storage name.
+    One(String),
     /// Public ones, and all of these namespaces, whatever their case.
     PublicAndOf(Vec<String>),
 }
@@ -212,11 +216,10 @@ pub trait HubIndex {
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
 
     /// A page of the repositories of a kind that a caller is shown, after a place and in its order.
-    /// With a namespace, only those in it. Hidden ones change nothing of the page.
+    /// Hidden ones change nothing of the page.
     fn list_shown_hub_repos(
         &self,
         kind: RepoKind,
-        namespace: Option<String>,
         shown: ShownRepos,
         place: RepoPlace,
         limit: u32,

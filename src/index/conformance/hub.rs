@@ -190,19 +190,18 @@ async fn repositories_are_listed_by_their_last_change(db: Db) {
     // The commit 2 is later than those of the creations, which are all of one time.
     assert!(db.move_hub_ref(numbers[1], at(MAIN, 1), commit(2, Some(1)), 7).await.unwrap());
     assert!(db.delete_hub_repo(numbers[3]).await.unwrap());
-    assert_eq!(shown(&db, RepoOrder::Changed, None, &ShownRepos::All).await, ["b", "c", "a"]);
+    assert_eq!(shown(&db, RepoOrder::Changed, &ShownRepos::All).await, ["b", "c", "a"]);
     for (namespace, count) in [("Acme", 3), ("aCME", 0), ("Acm", 0), ("Acme%", 0), ("A_me", 0)] {
-        let found = shown(&db, RepoOrder::Changed, Some(namespace), &ShownRepos::All).await;
+        let found = shown(&db, RepoOrder::Changed, &ShownRepos::Of(namespace.to_owned())).await;
         assert_eq!(found.len(), count, "{namespace}");
     }
 }
 
 /// All that a caller is shown, one on each page.
-async fn shown(db: &Db, order: RepoOrder, namespace: Option<&str>, whose: &ShownRepos) -> Vec<String> {
+async fn shown(db: &Db, order: RepoOrder, whose: &ShownRepos) -> Vec<String> {
     let (mut found, mut place) = (Vec::new(), RepoPlace::first(order));
     loop {
-        let namespace = namespace.map(str::to_owned);
-        let page = db.list_shown_hub_repos(RepoKind::Model, namespace, whose.clone(), place.clone(), 1).await.unwrap();
+        let page = db.list_shown_hub_repos(RepoKind::Model, whose.clone(), place.clone(), 1).await.unwrap();
         let Some(last) = page.last() else { break };
         place = place.after(last);
         found.push(last.name.clone());
@@ -227,10 +226,10 @@ async fn hidden_repositories_are_in_no_list_and_no_page_of_others(db: Db) {
     ] {
         let whose = ShownRepos::PublicAndOf(namespaces.iter().map(|name| (*name).to_owned()).collect());
         for order in [RepoOrder::Created, RepoOrder::Changed] {
-            assert_eq!(shown(&db, order, None, &whose).await, expected, "{namespaces:?}");
+            assert_eq!(shown(&db, order, &whose).await, expected, "{namespaces:?}");
         }
     }
-    assert_eq!(shown(&db, RepoOrder::Created, None, &ShownRepos::All).await.len(), 5);
+    assert_eq!(shown(&db, RepoOrder::Created, &ShownRepos::All).await.len(), 5);
 }
 
 async fn repository_is_restored_with_its_branches_or_discarded(db: Db) {

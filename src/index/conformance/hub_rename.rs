@@ -3,10 +3,11 @@
 use super::hub::{create, repo};
 use super::{Db, SqliteIndex};
 use crate::index::conformance::hub::commit;
-use crate::index::{HubRepo, NewHubRepo, RepoKind};
+use crate::index::{HubRepo, NewHubRepo, RepoKind, ShownRepos};
 
 suite! {
     former_name_is_of_all_repositories_that_had_it
+    hidden_holder_of_a_former_name_is_in_no_place_of_a_shown_one
     name_that_is_in_use_is_not_taken
     former_names_are_copied_and_go_with_their_repository
 }
@@ -17,7 +18,20 @@ async fn find(db: &Db, name: &str) -> Option<HubRepo> {
 
 /// The numbers of those that had a name.
 async fn renamed(db: &Db, name: &str) -> Vec<i64> {
-    let found = db.list_renamed_hub_repos(RepoKind::Model, "aCme".to_owned(), name.to_owned(), 9).await.unwrap();
+    renamed_of(db, name, ShownRepos::All, 9).await
+}
+
+/// The first of those that a caller is shown.
+async fn renamed_of(db: &Db, name: &str, shown: ShownRepos, limit: u32) -> Vec<i64> {
+    let (kind, namespace) = (RepoKind::Model, "aCme".to_owned());
+    let found = db.list_renamed_hub_repos(kind, namespace, name.to_owned(), shown, limit).await.unwrap();
+    found.into_iter().map(|found| found.id).collect()
+}
+
+/// The numbers of those that had a name and whose rename has no record.
+async fn unrecorded(db: &Db, name: &str, is_deleted: bool, limit: u32) -> Vec<i64> {
+    let (kind, namespace) = (RepoKind::Model, "aCme".to_owned());
+    let found = db.list_unrecorded_renames(kind, namespace, name.to_owned(), is_deleted, limit).await.unwrap();
     found.into_iter().map(|found| found.id).collect()
 }
 
@@ -46,8 +60,7 @@ async fn former_name_is_of_all_repositories_that_had_it(db: Db) {
     assert!(rename(&db, "next", "third").await && rename(&db, "bert", "next").await);
     // The one that was created last is the first.
     assert_eq!((renamed(&db, "next").await, renamed(&db, "bert").await), (vec![number], vec![second, number]));
-    let first = db.list_renamed_hub_repos(RepoKind::Model, "acme".to_owned(), "bert".to_owned(), 1).await.unwrap();
-    assert_eq!(first.iter().map(|first| first.id).collect::<Vec<_>>(), [second]);
+    assert_eq!(renamed_of(&db, "bert", ShownRepos::All, 1).await, [second]);
     assert_eq!(db.list_former_names(number, 9).await.unwrap(), ["acme/bert", "acme/next"]);
     // Another case of the own name is no other name, and the present name is no former one.
     assert!(rename(&db, "third", "THIRD").await && rename(&db, "next", "bert").await);
@@ -55,13 +68,56 @@ async fn former_name_is_of_all_repositories_that_had_it(db: Db) {
     assert_eq!(db.list_former_names(number, 9).await.unwrap(), ["acme/bert", "acme/next"]);
     assert_eq!(db.list_former_names(second, 9).await.unwrap(), ["acme/next"]);
     // A rename has no record yet.
+    assert_eq!(unrecorded(&db, "next", false, 9).await, [number, second]);
+    assert_eq!(unrecorded(&db, "next", false, 1).await, [number]);
     db.set_hub_repo_recorded(number).await.unwrap();
+    assert_eq!(unrecorded(&db, "NEXT", false, 9).await, [second]);
+    assert_eq!(unrecorded(&db, "fourth", false, 9).await, [0; 0]);
     db.set_hub_repo_recorded(second).await.unwrap();
+    assert_eq!(unrecorded(&db, "next", false, 9).await, [0; 0]);
     assert_eq!(db.find_unrecorded_hub_repo().await.unwrap(), None);
     assert!(db.is_hub_repo_recorded(number).await.unwrap());
     assert!(rename(&db, "third", "fourth").await);
     assert!(!db.is_hub_repo_recorded(number).await.unwrap());
     assert_eq!(db.find_unrecorded_hub_repo().await.unwrap().map(|found| found.id), Some(number));
+    // Nor has a deletion.
+    assert!(db.delete_hub_repo(second).await.unwrap());
+    assert_eq!(
+        (unrecorded(&db, "next", false, 9).await, unrecorded(&db, "next", true, 9).await),
+        (vec![number], vec![second])
+    );
+    db.set_hub_repo_recorded(second).await.unwrap();
+    assert_eq!(unrecorded(&db, "next", true, 9).await, [0; 0]);
+}
+
+async fn hidden_holder_of_a_former_name_is_in_no_place_of_a_shown_one(db: Db) {
+    let mut numbers = Vec::new();
+    for (namespace, is_private) in [("Acme", false), ("acme", true), ("Acme", true)] {
+        let name = format!("r{}", numbers.len());
+        let storage_name = format!("models/{namespace}/{name}");
+        let new =
+            NewHubRepo { namespace: namespace.to_owned(), storage_name, is_private, ..repo(RepoKind::Model, &name) };
+        numbers.push(db.create_hub_repo(new, commit(1, None), Vec::new(), Vec::new(), 9).await.unwrap().unwrap());
+        assert!(rename(&db, &name, "bert").await && rename(&db, "bert", &format!("{name}b")).await);
+    }
+    let [public, small, hidden] = numbers[..] else { unreachable!("three were created") };
+    let of = |namespace: &str| ShownRepos::Of(namespace.to_owned());
+    let public_and_of = |namespace: &str| ShownRepos::PublicAndOf(vec![namespace.to_owned()]);
+    for (shown, first, all) in [
+        (ShownRepos::All, hidden, vec![hidden, small, public]),
+        (of("acme"), small, vec![small]),
+        (of("Acme"), hidden, vec![hidden, public]),
+        (ShownRepos::One("models/Acme/r0".to_owned()), public, vec![public]),
+        (public_and_of("ACME"), hidden, vec![hidden, small, public]),
+        (public_and_of("acm"), public, vec![public]),
+        (ShownRepos::PublicAndOf(Vec::new()), public, vec![public]),
+    ] {
+        assert_eq!(renamed_of(&db, "bert", shown.clone(), 1).await, [first], "{shown:?}");
+        assert_eq!(renamed_of(&db, "bert", shown.clone(), 9).await, all, "{shown:?}");
+    }
+    for nothing in [of("other"), of(""), ShownRepos::One("models/Acme/r9".to_owned())] {
+        assert_eq!(renamed_of(&db, "bert", nothing.clone(), 9).await, [0; 0], "{nothing:?}");
+    }
 }
 
 async fn name_that_is_in_use_is_not_taken(db: Db) {

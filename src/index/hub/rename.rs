@@ -3,7 +3,7 @@
 
 use futures_util::future::BoxFuture;
 
-use super::{HubRepo, RepoKind};
+use super::{HubRepo, RepoKind, ShownRepos};
 use crate::index::error::IndexError;
 
 /// Methods for the names of Hub repositories.
@@ -14,13 +14,26 @@ pub trait HubRenameIndex {
     /// Whether a repository has this storage name, also a deleted one whose rows are still there.
     fn has_storage_name(&self, storage_name: String) -> BoxFuture<'_, Result<bool, IndexError>>;
 
-    /// The repositories of which this is a former name, in any case, those that were created last
-    /// first. At most this many. Another repository may have the name now.
+    /// The repositories of which this is a former name, in any case, and that a caller is shown,
+    /// those that were created last first. At most this many; hidden ones do not count. Another
+    /// repository may have the name now.
     fn list_renamed_hub_repos(
         &self,
         kind: RepoKind,
         namespace: String,
         name: String,
+        shown: ShownRepos,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
+
+    /// The repositories of which this is a former name, in any case, and whose state the
+    /// registration log does not have: deleted ones, or the others. At most this many, by number.
+    fn list_unrecorded_renames(
+        &self,
+        kind: RepoKind,
+        namespace: String,
+        name: String,
+        is_deleted: bool,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>>;
 

@@ -22,11 +22,26 @@ macro_rules! hub_rename_verbs {
                 kind: RepoKind,
                 namespace: String,
                 name: String,
+                shown: ShownRepos,
                 limit: u32,
             ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
+                let (of, hidden_of) = sql::shown(shown);
                 let list = query(sql::LIST_RENAMED).bind(kind.number()).bind(lower_name(&namespace, &name));
-                let list = list.bind(i64::from(limit));
+                let list = list.bind(i64::from(limit)).bind(of).bind(hidden_of);
                 async move { self.read("list renamed Hub repositories").all(list).await }.boxed()
+            }
+
+            fn list_unrecorded_renames(
+                &self,
+                kind: RepoKind,
+                namespace: String,
+                name: String,
+                is_deleted: bool,
+                limit: u32,
+            ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
+                let list = query(sql::LIST_RENAMED_UNRECORDED).bind(kind.number()).bind(lower_name(&namespace, &name));
+                let list = list.bind(i64::from(limit)).bind(is_deleted);
+                async move { self.read("list renames without a record").all(list).await }.boxed()
             }
 
             fn is_hub_repo_recorded(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>> {

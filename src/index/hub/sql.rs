@@ -34,10 +34,16 @@ pub(in crate::index) const FIND_DELETED_STORED: &str = "SELECT id, kind, namespa
 
 pub(in crate::index) const FIND_STORAGE_NAME: &str = "SELECT id FROM hub_repos WHERE storage_name = $1";
 
+/// `$4` and `$5` from [`shown`].
 pub(in crate::index) const LIST_RENAMED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos WHERE NOT is_deleted \
-     AND id IN (SELECT repo_id FROM hub_former_names WHERE kind = $1 AND lower_name = $2) \
+     AND id IN (SELECT repo_id FROM hub_former_names WHERE kind = $1 AND lower_name = $2) AND $4 IN ('*', namespace, storage_name) \
+     AND ($5 = '*' OR NOT is_private OR replace($5, '/' || substr(lower_name, 1, length(namespace)) || '/', '') <> $5) \
      ORDER BY created_at DESC, id DESC LIMIT +$3";
+
+pub(in crate::index) const LIST_RENAMED_UNRECORDED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE is_deleted = $4 AND NOT is_recorded \
+     AND id IN (SELECT repo_id FROM hub_former_names WHERE kind = $1 AND lower_name = $2) ORDER BY id LIMIT +$3";
 
 pub(in crate::index) const FIND_RECORDED: &str = "SELECT id FROM hub_repos WHERE id = $1 AND is_recorded";
 
@@ -69,16 +75,16 @@ pub(in crate::index) const LIST_OF_NAMESPACE: &str = "SELECT id, kind, namespace
      created_at AS created, updated_at AS updated FROM hub_repos \
      WHERE kind = $1 AND id < $2 AND NOT is_deleted AND lower_name LIKE $4 ESCAPE '!' ORDER BY id DESC LIMIT +$3";
 
-/// `$4` is a namespace or empty, `$5` from [`shown`].
+/// `$4` and `$5` from [`shown`].
 pub(in crate::index) const LIST_CREATED_SHOWN: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
-     WHERE kind = $1 AND (created_at, lower_name) < ($2, $3) AND NOT is_deleted AND ($4 = '' OR namespace = $4) \
+     WHERE kind = $1 AND (created_at, lower_name) < ($2, $3) AND NOT is_deleted AND $4 IN ('*', namespace, storage_name) \
      AND ($5 = '*' OR NOT is_private OR replace($5, '/' || substr(lower_name, 1, length(namespace)) || '/', '') <> $5) \
      ORDER BY created_at DESC, lower_name DESC LIMIT +$6";
 
 pub(in crate::index) const LIST_CHANGED_SHOWN: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
-     WHERE kind = $1 AND (updated_at, lower_name) < ($2, $3) AND NOT is_deleted AND ($4 = '' OR namespace = $4) \
+     WHERE kind = $1 AND (updated_at, lower_name) < ($2, $3) AND NOT is_deleted AND $4 IN ('*', namespace, storage_name) \
      AND ($5 = '*' OR NOT is_private OR replace($5, '/' || substr(lower_name, 1, length(namespace)) || '/', '') <> $5) \
      ORDER BY updated_at DESC, lower_name DESC LIMIT +$6";
 
@@ -321,11 +327,14 @@ pub(in crate::index) fn names_of(namespace: &str) -> String {
     format!("{}/%", lower.replace('!', "!!").replace('%', "!%").replace('_', "!_"))
 }
 
-/// Whose hidden repositories are shown: `*` is everybody, and a slash is around each namespace.
-pub(in crate::index) fn shown(repos: &ShownRepos) -> String {
+/// The namespace or storage name of all that are shown, then the namespaces whose hidden
+/// repositories are, each between slashes. `*` is all.
+pub(in crate::index) fn shown(repos: ShownRepos) -> (String, String) {
+    let all = || "*".to_owned();
     match repos {
-        ShownRepos::All => "*".to_owned(),
-        ShownRepos::PublicAndOf(namespaces) => format!("/{}/", namespaces.join("/").to_ascii_lowercase()),
+        ShownRepos::All => (all(), all()),
+        ShownRepos::Of(only) | ShownRepos::One(only) => (only, all()),
+        ShownRepos::PublicAndOf(namespaces) => (all(), format!("/{}/", namespaces.join("/").to_ascii_lowercase())),
     }
 }
 

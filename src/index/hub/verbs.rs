@@ -77,7 +77,6 @@ macro_rules! hub_verbs {
             fn list_shown_hub_repos(
                 &self,
                 kind: RepoKind,
-                namespace: Option<String>,
                 shown: ShownRepos,
                 place: RepoPlace,
                 limit: u32,
@@ -86,8 +85,9 @@ macro_rules! hub_verbs {
                     RepoOrder::Created => sql::LIST_CREATED_SHOWN,
                     RepoOrder::Changed => sql::LIST_CHANGED_SHOWN,
                 };
+                let (of, hidden_of) = sql::shown(shown);
                 let list = query(statement).bind(kind.number()).bind(millis(place.at)).bind(place.lower_name);
-                let list = list.bind(namespace.unwrap_or_default()).bind(sql::shown(&shown)).bind(i64::from(limit));
+                let list = list.bind(of).bind(hidden_of).bind(i64::from(limit));
                 async move { self.read("list the Hub repositories that are shown").all(list).await }.boxed()
             }
 

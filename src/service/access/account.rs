@@ -163,6 +163,12 @@ impl Account {
     pub fn role_for(&self, storage_name: &str) -> Option<Role> {
         let mut parts = storage_name.splitn(3, '/').skip(1);
         let (namespace, _) = (parts.next()?, parts.next()?);
+        self.role_in(namespace)
+    }
+
+    /// The role of the user in this namespace, whatever its case.
+    #[must_use]
+    pub fn role_in(&self, namespace: &str) -> Option<Role> {
         let is_it = |name: &AccountName| name.as_str().eq_ignore_ascii_case(namespace);
         self.namespaces.iter().find(|(name, _)| is_it(name)).map(|(_, role)| *role)
     }

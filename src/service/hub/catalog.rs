@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{HubError, OpenRepo, acting_claims};
-use crate::index::{HubCommit, HubRepo, RepoKind, RepoPlace, ShownRepos};
+use crate::index::{HubCommit, HubRepo, RepoKind, RepoOrder, RepoPlace, ShownRepos};
 use crate::service::Server;
-use crate::service::access::{Claims, Repo, RepoScope};
+use crate::service::access::{Claims, RepoScope};
 
 /// Repositories of a namespace that are listed with their storage, of each kind.
 const MAX_OWN_COUNT: u32 = 1000;
@@ -17,6 +17,19 @@ pub struct StoredRepo {
     pub repo: HubRepo,
     /// Bytes of its chunks, compressed.
     pub stored_len: u64,
+}
+
+/// Which repositories of a kind these claims may show; `None` if none. The index filters by it, so
+/// hidden ones do not count towards its limits.
+pub(super) fn shown_by(claims: &Claims, kind: RepoKind) -> Option<ShownRepos> {
+    match &claims.repo {
+        RepoScope::All => Some(ShownRepos::All),
+        RepoScope::One(repo) => Some(ShownRepos::One(repo.to_string())),
+        RepoScope::Public(public) => Some(ShownRepos::One(public.repo().to_string())),
+        RepoScope::Account(account) => Some(ShownRepos::PublicAndOf(account.namespaces())),
+        RepoScope::Namespace(namespace) if !namespace.has_kind(kind.plural()) => None,
+        RepoScope::Namespace(namespace) => Some(ShownRepos::Of(namespace.name().to_owned())),
+    }
 }
 
 /// What the head of the branch `main` says of a repository.
@@ -45,16 +58,15 @@ impl Server {
         let index = &self.store.index;
         // The index leaves hidden ones out of lists. It is not the only thing that hides them.
         let is_shown = |row: &HubRepo| acting_claims(claims, &row.storage_name, !row.is_private).is_some();
-        let only = |own: Option<HubRepo>| own.into_iter().filter(|own| place.precedes(own) && is_shown(own)).collect();
-        let (namespace, shown) = match &claims.repo {
-            RepoScope::One(repo) => return Ok((only(self.own_repo(kind, repo).await?), None)),
-            RepoScope::Public(public) => return Ok((only(self.own_repo(kind, public.repo()).await?), None)),
-            RepoScope::Namespace(namespace) if !namespace.has_kind(kind.plural()) => return Ok((Vec::new(), None)),
-            RepoScope::Namespace(namespace) => (Some(namespace.name().to_owned()), ShownRepos::All),
-            RepoScope::Account(account) => (None, ShownRepos::PublicAndOf(account.namespaces())),
-            RepoScope::All => (None, ShownRepos::All),
+        let shown = match shown_by(claims, kind) {
+            None => return Ok((Vec::new(), None)),
+            Some(ShownRepos::One(own)) => {
+                let own = self.own_repo(kind, own).await?;
+                return Ok((own.into_iter().filter(|own| place.precedes(own) && is_shown(own)).collect(), None));
+            }
+            Some(shown) => shown,
         };
-        let rows = index.list_shown_hub_repos(kind, namespace, shown, place.clone(), limit).await?;
+        let rows = index.list_shown_hub_repos(kind, shown, place.clone(), limit).await?;
         let next = rows.last().map(|last| place.after(last)).filter(|_| rows.len() == limit as usize);
         Ok((rows.into_iter().filter(is_shown).collect(), next))
     }
@@ -89,11 +101,29 @@ impl Server {
     ///
     /// The index does not respond.
     pub async fn own_hub_repos(&self, claims: &Claims, namespace: &str) -> Result<Vec<StoredRepo>, HubError> {
-        let index = &self.store.index;
+        let has_none = match &claims.repo {
+            RepoScope::All | RepoScope::One(_) => false,
+            RepoScope::Namespace(own) => !own.name().eq_ignore_ascii_case(namespace),
+            RepoScope::Account(account) => account.role_in(namespace).is_none(),
+            RepoScope::Public(_) => true,
+        };
+        if has_none {
+            return Ok(Vec::new());
+        }
+        let (index, first) = (&self.store.index, RepoPlace::first(RepoOrder::Created));
         let mut found = Vec::new();
         for kind in RepoKind::ALL {
-            let rows = index.list_hub_repos(kind, Some(namespace.to_owned()), i64::MAX, MAX_OWN_COUNT).await?;
-            for repo in rows {
+            let rows = match shown_by(claims, kind) {
+                None => Vec::new(),
+                Some(ShownRepos::One(own)) => self.own_repo(kind, own).await?.into_iter().collect(),
+                Some(shown @ ShownRepos::Of(_)) => {
+                    index.list_shown_hub_repos(kind, shown, first.clone(), MAX_OWN_COUNT).await?
+                }
+                Some(ShownRepos::All | ShownRepos::PublicAndOf(_)) => {
+                    index.list_hub_repos(kind, Some(namespace.to_owned()), i64::MAX, MAX_OWN_COUNT).await?
+                }
+            };
+            for repo in rows.into_iter().filter(|repo| repo.namespace.eq_ignore_ascii_case(namespace)) {
                 if acting_claims(claims, &repo.storage_name, false).is_some() {
                     let usage = index.repo_usage(repo.storage_name.clone()).await?;
                     found.push(StoredRepo { repo, stored_len: usage.physical_len });
@@ -119,8 +149,8 @@ impl Server {
 
     /// The repository with this storage name, if it is of this kind. Others are not looked at: even
     /// how many there are is not for the holder of a token for one.
-    async fn own_repo(&self, kind: RepoKind, storage_name: &Repo) -> Result<Option<HubRepo>, HubError> {
-        let found = self.store.index.find_stored_hub_repo(storage_name.as_str().to_owned()).await?;
+    async fn own_repo(&self, kind: RepoKind, storage_name: String) -> Result<Option<HubRepo>, HubError> {
+        let found = self.store.index.find_stored_hub_repo(storage_name).await?;
         Ok(found.filter(|found| found.kind == kind))
     }
 }

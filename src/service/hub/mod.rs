@@ -194,11 +194,9 @@ impl Server {
             Err(HubError::NoRepo) => {}
             opened => return opened,
         }
-        for former in self.store.list_former_hub_names(name).await? {
-            match OpenRepo::open(claims, Some(former), needed) {
-                Err(HubError::NoRepo) => {}
-                opened => return opened,
-            }
+        match OpenRepo::open(claims, self.find_former_hub_name(claims, name).await?, needed) {
+            Err(HubError::NoRepo) => {}
+            opened => return opened,
         }
         // It may have been given its former name back meanwhile.
         self.open_present_hub_repo(claims, name, needed).await

@@ -6,9 +6,10 @@
 //! with `~2` and so on at the end, which no name has.
 //!
 //! A former name leads to the repository, except for those who may see another repository of the
-//! name. So a hidden repository shows nothing by having or having had a name. There is no redirect,
-//! because clients send a commit once: after a redirect they could not send it again. Deletions and
-//! renames need the present name.
+//! name. So to readers a hidden repository shows nothing by having or having had a name. Who may
+//! create a name learns that it is in use. There is no redirect, because clients send a commit
+//! once: after a redirect they could not send it again. Deletions and renames need the present
+//! name.
 //!
 //! The record of a rename comes after its transaction, like that of a deletion. A rename that was
 //! recorded and not made would take the name from a later repository in a rebuild. A crash between
@@ -18,6 +19,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::catalog::shown_by;
 use super::name::MAX_FORMER_COUNT;
 use super::{HubError, HubName, OpenRepo, creating_claims};
 use crate::index::HubRepo;
@@ -26,8 +28,9 @@ use crate::service::registration_log::HubChange;
 use crate::service::store_locks::RepoLock;
 use crate::service::{Server, Store, StoreError};
 
-/// Maximum number of repositories that are found by one former name.
-const MAX_HOLDER_COUNT: u32 = 100;
+/// Maximum number of renames whose records are written at once: each needs the lock of its
+/// repository. More are written in further rounds.
+const MAX_RECORD_COUNT: u32 = 100;
 
 /// Maximum number of storage names that are tried for a new repository.
 const MAX_STORAGE_NAME_COUNT: u32 = 1000;
@@ -47,10 +50,15 @@ impl Store {
         Ok(find.await?)
     }
 
-    /// The repositories of which this is a former name, those that were created last first.
-    pub(super) async fn list_former_hub_names(&self, name: &HubName) -> Result<Vec<HubRepo>, StoreError> {
-        let (kind, namespace, repo_name) = (name.kind(), name.namespace().to_owned(), name.name().to_owned());
-        Ok(self.index.list_renamed_hub_repos(kind, namespace, repo_name, MAX_HOLDER_COUNT).await?)
+    /// Renames and deletions of repositories that had this name, if they have no record.
+    async fn unrecorded_changes(&self, name: &HubName) -> Result<Vec<HubChange>, StoreError> {
+        let mut found = Vec::new();
+        for is_deletion in [false, true] {
+            let (kind, namespace, repo_name) = (name.kind(), name.namespace().to_owned(), name.name().to_owned());
+            let list = self.index.list_unrecorded_renames(kind, namespace, repo_name, is_deletion, MAX_RECORD_COUNT);
+            found.extend(list.await?.into_iter().map(|repo| HubChange { is_deletion, ..HubChange::of(repo) }));
+        }
+        Ok(found)
     }
 
     /// Appends the record of a rename or deletion, after its transaction.
@@ -85,6 +93,19 @@ impl Store {
 }
 
 impl Server {
+    /// The repository that these claims find by a former name: of those that they show, the one
+    /// that was created last.
+    pub(super) async fn find_former_hub_name(
+        &self,
+        claims: &Claims,
+        name: &HubName,
+    ) -> Result<Option<HubRepo>, HubError> {
+        let Some(shown) = shown_by(claims, name.kind()) else { return Ok(None) };
+        let (namespace, repo_name) = (name.namespace().to_owned(), name.name().to_owned());
+        let found = self.store.index.list_renamed_hub_repos(name.kind(), namespace, repo_name, shown, 1).await?;
+        Ok(found.into_iter().next())
+    }
+
     /// Takes the locks of a name that is to be given to a repository, and those of these storage
     /// names. Purges deleted repositories of the name.
     ///
@@ -98,39 +119,38 @@ impl Server {
     ) -> Result<Result<FreeName, HubRepo>, HubError> {
         let store = &self.store;
         loop {
-            let (deleted, former) = (store.deleted_of(name).await?, store.list_former_hub_names(name).await?);
+            let (deleted, former) = (store.deleted_of(name).await?, store.unrecorded_changes(name).await?);
             let storage_name = store.free_storage_name(name, &deleted).await?;
             let mut names = BTreeSet::from([name.storage_name(), storage_name.clone()]);
-            names.extend(deleted.iter().chain(&former).map(|repo| repo.storage_name.clone()));
+            names.extend(repos_of(&deleted, &former).map(|repo| repo.storage_name.clone()));
             names.extend(others.iter().map(|&other| other.to_owned()));
             let locks = self.lock_hub_repos(names).await?;
-            // What was seen without the locks may have changed. The former names come last: one
-            // that had the name before is listed then.
-            let is_locked = |repo: &HubRepo| deleted.iter().chain(&former).any(|locked| locked.id == repo.id);
+            // What was seen without the locks may have changed. The renames come last: one that
+            // gave the name up is listed by then, or it has its record.
+            let locked: Vec<i64> = repos_of(&deleted, &former).map(|repo| repo.id).collect();
             let deleted = store.deleted_of(name).await?;
             if let Some(found) = store.find_hub_name(name).await? {
                 return Ok(Err(found));
             }
-            let former = store.list_former_hub_names(name).await?;
-            if !deleted.iter().chain(&former).all(is_locked) {
+            let former = store.unrecorded_changes(name).await?;
+            let are_all = former.len() < MAX_RECORD_COUNT as usize;
+            if !repos_of(&deleted, &former).all(|repo| locked.contains(&repo.id)) {
                 continue;
             }
             let server = Arc::clone(self);
             // With the locks, also if the client disconnects: records of one repository must be in
             // the order of its changes.
             let clear = async move {
+                for change in former {
+                    server.store.record_made(change).await?;
+                }
                 for deleted in &deleted {
                     server.purge(deleted).await?;
-                }
-                for former in former {
-                    if !server.store.index.is_hub_repo_recorded(former.id).await? {
-                        server.store.record_made(HubChange::of(former)).await?;
-                    }
                 }
                 Ok::<_, HubError>(locks)
             };
             let locks = self.uninterrupted(clear).await?;
-            if !store.index.has_storage_name(storage_name.clone()).await? {
+            if are_all && !store.index.has_storage_name(storage_name.clone()).await? {
                 return Ok(Ok(FreeName { storage_name, locks }));
             }
         }
@@ -183,14 +203,19 @@ impl Server {
         };
         let now = self.store.named_hub_repo_now(&open).await?;
         let former = self.store.index.list_former_names(now.id, MAX_FORMER_COUNT).await?;
-        if former.len() >= MAX_FORMER_COUNT as usize && !former.contains(&now.lower_name()) {
+        let renamed = HubRepo { name: to.name().to_owned(), ..now.clone() };
+        let is_more = renamed.lower_name() != now.lower_name() && !former.contains(&renamed.lower_name());
+        if is_more && former.len() >= MAX_FORMER_COUNT as usize {
             let detail = format!("A repository has at most {MAX_FORMER_COUNT} former names.");
             return Err(HubError::Invalid(detail));
         }
-        let renamed = HubRepo { name: to.name().to_owned(), ..now };
         let store = Arc::clone(&self.store);
         let rename = async move {
             let _locks = locks;
+            // If the last rename has no record, no record would have the name that it gave.
+            if !store.index.is_hub_repo_recorded(now.id).await? {
+                store.record_made(HubChange::of(now)).await?;
+            }
             let was_renamed = store.index.rename_hub_repo(renamed.clone()).await?;
             if was_renamed {
                 store.record_made(HubChange::of(renamed)).await?;
@@ -199,4 +224,9 @@ impl Server {
         };
         if self.uninterrupted(rename).await? { Ok(()) } else { Err(exists()) }
     }
+}
+
+/// Repositories that are deleted, and those of changes.
+fn repos_of<'a>(deleted: &'a [HubRepo], changes: &'a [HubChange]) -> impl Iterator<Item = &'a HubRepo> {
+    deleted.iter().chain(changes.iter().map(|change| &change.repo))
 }

@@ -46,7 +46,7 @@ impl Seen {
 pub(super) async fn seen(server: &Arc<Server>) -> BTreeMap<String, Seen> {
     let mut found = BTreeMap::new();
     let first = RepoPlace::first(RepoOrder::Created);
-    let (repos, _) = server.list_hub_repos(&Claims::UNRESTRICTED, RepoKind::Model, first, 100).await.unwrap();
+    let (repos, _) = server.list_hub_repos(&Claims::UNRESTRICTED, RepoKind::Model, first, 1000).await.unwrap();
     for repo in repos {
         let open = server.open_hub_repo(&Claims::UNRESTRICTED, &name(&repo.name), Scope::Write).await.unwrap();
         let mut refs = BTreeMap::new();

@@ -1,7 +1,11 @@
 //! Renaming of Hub repositories: what keeps its name, who takes a former one, and what lost or
 //! unwritten records change.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::hub::{claims, commit, create, name, open, put, rename, seen};
 use super::hub_deletion::copy;
@@ -187,6 +191,84 @@ async fn name_of_a_repository_whose_rename_has_no_record_can_be_taken() {
     let expected = seen(&server).await;
     let rebuilt = rebuild(&setup).await.unwrap();
     assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), expected));
+}
+
+/// The next rename writes the record that is missing, or none would have the name in between.
+#[tokio::test]
+async fn rename_after_one_without_a_record_loses_no_former_name() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    setup.faults.arm_at("rename_hub_repo", Moment::After);
+    rename(&server, "repo", "second").await.unwrap_err();
+    setup.faults.disarm();
+    rename(&server, "second", "third").await.unwrap();
+    let expected = seen(&server).await;
+    assert!(expected["third"].has_former_name("me/second"));
+    let rebuilt = rebuild(&setup).await.unwrap();
+    assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), expected));
+}
+
+/// Neither its last rename nor its deletion has a record: who takes a former name writes one.
+#[tokio::test]
+async fn name_of_a_deleted_repository_that_was_renamed_can_be_taken() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    rename(&server, "repo", "second").await.unwrap();
+    for (verb, name) in [("rename_hub_repo", "second"), ("delete_hub_repo", "third")] {
+        setup.faults.arm_at(verb, Moment::After);
+        match verb {
+            "rename_hub_repo" => rename(&server, name, "third").await.unwrap_err(),
+            _ => server.delete_hub_repo(&Claims::UNRESTRICTED, &self::name(name)).await.unwrap_err(),
+        };
+        assert_eq!(setup.faults.disarm(), Some(verb));
+    }
+    create(&server, "second").await.unwrap();
+    let expected = seen(&server).await;
+    assert_eq!(expected.keys().collect::<Vec<_>>(), ["second"]);
+    let rebuilt = rebuild(&setup).await.unwrap();
+    assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), expected));
+}
+
+/// Its transaction is made, and its record is being written.
+#[tokio::test]
+async fn creation_waits_for_the_record_of_the_rename_before_it() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    // The lock of its storage name is another one than that of the name.
+    create(&server, "first").await.unwrap();
+    rename(&server, "first", "repo").await.unwrap();
+    let held = setup.faults.hold("append");
+    let creating = async {
+        let release = held.reached().await;
+        let repo = name("repo");
+        let mut creating = pin!(server.create_hub_repo(&Claims::UNRESTRICTED, &repo, false));
+        timeout(Duration::from_millis(300), &mut creating).await.unwrap_err();
+        drop(release);
+        creating.await.unwrap();
+    };
+    let (renamed, ()) = tokio::join!(rename(&server, "repo", "second"), creating);
+    renamed.unwrap();
+    let expected = seen(&server).await;
+    assert_eq!(expected.keys().collect::<Vec<_>>(), ["repo", "second"]);
+    let rebuilt = rebuild(&setup).await.unwrap();
+    assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), expected));
+}
+
+#[tokio::test]
+async fn repository_with_all_former_names_takes_only_those_again() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    let names = (0..100).map(|number| format!("me/former{number}")).collect();
+    setup.index.set_former_names(1, names).await.unwrap();
+    let refused = rename(&server, "repo", "more").await;
+    assert!(matches!(refused, Err(HubError::Invalid(_))), "{refused:?}");
+    rename(&server, "repo", "REPO").await.unwrap();
+    rename(&server, "repo", "former99").await.unwrap();
+    let former = setup.index.list_former_names(1, 101).await.unwrap();
+    assert_eq!((former.len(), former.contains(&"me/repo".to_owned())), (100, true));
 }
 
 /// Who may not see the repository that has a former name finds what had it before.

@@ -19,6 +19,7 @@ mod hub;
 mod hub_check;
 mod hub_deletion;
 mod hub_git;
+mod hub_many;
 mod hub_reading;
 mod hub_rename;
 mod hub_sweep;

@@ -93,12 +93,11 @@ impl HubIndex for FaultyIndex {
     fn list_shown_hub_repos(
         &self,
         kind: RepoKind,
-        namespace: Option<String>,
         shown: ShownRepos,
         place: RepoPlace,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
-        self.inner.list_shown_hub_repos(kind, namespace, shown, place, limit)
+        self.inner.list_shown_hub_repos(kind, shown, place, limit)
     }
 
     fn find_hub_ref(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<ObjectId>, IndexError>> {
@@ -401,9 +400,21 @@ impl HubRenameIndex for FaultyIndex {
         kind: RepoKind,
         namespace: String,
         name: String,
+        shown: ShownRepos,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
-        self.inner.list_renamed_hub_repos(kind, namespace, name, limit)
+        self.inner.list_renamed_hub_repos(kind, namespace, name, shown, limit)
+    }
+
+    fn list_unrecorded_renames(
+        &self,
+        kind: RepoKind,
+        namespace: String,
+        name: String,
+        is_deleted: bool,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubRepo>, IndexError>> {
+        self.inner.list_unrecorded_renames(kind, namespace, name, is_deleted, limit)
     }
 
     fn is_hub_repo_recorded(&self, repo: i64) -> BoxFuture<'_, Result<bool, IndexError>> {

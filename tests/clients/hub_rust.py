@@ -65,7 +65,9 @@ path = "{source}"
 [workspace]
 """
     (directory / "Cargo.toml").write_text(manifest)
-    subprocess.run(["cargo", "build", "--quiet", "--manifest-path", directory / "Cargo.toml"], check=True)
+    # Also if CARGO_TARGET_DIR names another one.
+    place = ["--manifest-path", directory / "Cargo.toml", "--target-dir", directory / "target"]
+    subprocess.run(["cargo", "build", "--quiet", *place], check=True)
     return directory / "target/debug" / name
 
 

@@ -115,7 +115,8 @@ async fn hidden_holder_of_a_former_name_is_in_no_place_of_a_shown_one(db: Db) {
         assert_eq!(renamed_of(&db, "bert", shown.clone(), 1).await, [first], "{shown:?}");
         assert_eq!(renamed_of(&db, "bert", shown.clone(), 9).await, all, "{shown:?}");
     }
-    for nothing in [of("other"), of(""), ShownRepos::One("models/Acme/r9".to_owned())] {
+    let one = |storage_name: &str| ShownRepos::One(storage_name.to_owned());
+    for nothing in [of("other"), of(""), of("models/Acme/r0"), one("models/Acme/r9"), one("Acme"), one("")] {
         assert_eq!(renamed_of(&db, "bert", nothing.clone(), 9).await, [0; 0], "{nothing:?}");
     }
 }

@@ -37,7 +37,7 @@ pub(in crate::index) const FIND_STORAGE_NAME: &str = "SELECT id FROM hub_repos W
 /// `$4` and `$5` from [`shown`].
 pub(in crate::index) const LIST_RENAMED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos WHERE NOT is_deleted \
-     AND id IN (SELECT repo_id FROM hub_former_names WHERE kind = $1 AND lower_name = $2) AND $4 IN ('*', namespace, storage_name) \
+     AND id IN (SELECT repo_id FROM hub_former_names WHERE kind = $1 AND lower_name = $2) AND $4 IN ('*', 'in ' || namespace, storage_name) \
      AND ($5 = '*' OR NOT is_private OR replace($5, '/' || substr(lower_name, 1, length(namespace)) || '/', '') <> $5) \
      ORDER BY created_at DESC, id DESC LIMIT +$3";
 
@@ -78,13 +78,13 @@ pub(in crate::index) const LIST_OF_NAMESPACE: &str = "SELECT id, kind, namespace
 /// `$4` and `$5` from [`shown`].
 pub(in crate::index) const LIST_CREATED_SHOWN: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
-     WHERE kind = $1 AND (created_at, lower_name) < ($2, $3) AND NOT is_deleted AND $4 IN ('*', namespace, storage_name) \
+     WHERE kind = $1 AND (created_at, lower_name) < ($2, $3) AND NOT is_deleted AND $4 IN ('*', 'in ' || namespace, storage_name) \
      AND ($5 = '*' OR NOT is_private OR replace($5, '/' || substr(lower_name, 1, length(namespace)) || '/', '') <> $5) \
      ORDER BY created_at DESC, lower_name DESC LIMIT +$6";
 
 pub(in crate::index) const LIST_CHANGED_SHOWN: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos \
-     WHERE kind = $1 AND (updated_at, lower_name) < ($2, $3) AND NOT is_deleted AND $4 IN ('*', namespace, storage_name) \
+     WHERE kind = $1 AND (updated_at, lower_name) < ($2, $3) AND NOT is_deleted AND $4 IN ('*', 'in ' || namespace, storage_name) \
      AND ($5 = '*' OR NOT is_private OR replace($5, '/' || substr(lower_name, 1, length(namespace)) || '/', '') <> $5) \
      ORDER BY updated_at DESC, lower_name DESC LIMIT +$6";
 
@@ -327,13 +327,14 @@ pub(in crate::index) fn names_of(namespace: &str) -> String {
     format!("{}/%", lower.replace('!', "!!").replace('%', "!%").replace('_', "!_"))
 }
 
-/// The namespace or storage name of all that are shown, then the namespaces whose hidden
-/// repositories are, each between slashes. `*` is all.
+/// The namespace of all that are shown, behind `in` and a space, which no name has, or the storage
+/// name; then the namespaces whose hidden repositories are, each between slashes. `*` is all.
 pub(in crate::index) fn shown(repos: ShownRepos) -> (String, String) {
     let all = || "*".to_owned();
     match repos {
         ShownRepos::All => (all(), all()),
-        ShownRepos::Of(only) | ShownRepos::One(only) => (only, all()),
+        ShownRepos::Of(namespace) => (format!("in {namespace}"), all()),
+        ShownRepos::One(storage_name) => (storage_name, all()),
         ShownRepos::PublicAndOf(namespaces) => (all(), format!("/{}/", namespaces.join("/").to_ascii_lowercase())),
     }
 }

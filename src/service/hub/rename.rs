@@ -13,8 +13,9 @@
 //!
 //! The record of a rename comes after its transaction, like that of a deletion. A rename that was
 //! recorded and not made would take the name from a later repository in a rebuild. A crash between
-//! the two leaves a rename that was not acknowledged, and the next start records it. If the record
-//! cannot be written, a creation or rename that takes the former name writes it first.
+//! the two leaves a rename that was not acknowledged, and the next start of a first server records
+//! it. If the record cannot be written, the next rename of the repository writes it first, or a
+//! creation or rename that takes the former name.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ use crate::service::registration_log::HubChange;
 use crate::service::store_locks::RepoLock;
 use crate::service::{Server, Store, StoreError};
 
-/// Maximum number of renames whose records are written at once: each needs the lock of its
-/// repository. More are written in further rounds.
+/// Maximum number of renames, and of deletions, whose records are written at once: each needs the
+/// lock of its repository. More are written in further rounds.
 const MAX_RECORD_COUNT: u32 = 100;
 
 /// Maximum number of storage names that are tried for a new repository.
@@ -125,13 +126,13 @@ impl Server {
             names.extend(repos_of(&deleted, &former).map(|repo| repo.storage_name.clone()));
             names.extend(others.iter().map(|&other| other.to_owned()));
             let locks = self.lock_hub_repos(names).await?;
-            // What was seen without the locks may have changed. The renames come last: one that
-            // gave the name up is listed by then, or it has its record.
+            // What was seen without the locks may have changed. The name comes first: no repository
+            // gets it any more, and one that gave it up is among the others, or has its record.
             let locked: Vec<i64> = repos_of(&deleted, &former).map(|repo| repo.id).collect();
-            let deleted = store.deleted_of(name).await?;
             if let Some(found) = store.find_hub_name(name).await? {
                 return Ok(Err(found));
             }
+            let deleted = store.deleted_of(name).await?;
             let former = store.unrecorded_changes(name).await?;
             let are_all = former.len() < MAX_RECORD_COUNT as usize;
             if !repos_of(&deleted, &former).all(|repo| locked.contains(&repo.id)) {

@@ -89,7 +89,7 @@ async fn former_name_of_many_hidden_repositories_leads_to_the_shown() {
     }
 }
 
-/// A record of each rename comes before that of the repository which takes the name.
+/// Each rename has a record before another repository takes the name.
 #[tokio::test]
 async fn name_of_many_renames_without_a_record_can_be_taken() {
     let setup = Setup::new().await;

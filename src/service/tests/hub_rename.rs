@@ -12,7 +12,7 @@ use super::hub_deletion::copy;
 use super::records::rebuild;
 use super::{Moment, Setup};
 use crate::blob::records::RecordStore;
-use crate::index::{HubIndex, HubRenameIndex};
+use crate::index::{HubDeletionIndex, HubIndex, HubRenameIndex, ListIndex, Reader};
 use crate::service::access::{Claims, Scope};
 use crate::service::gc::Pace;
 use crate::service::hub::{Loading, hub_states};
@@ -228,10 +228,20 @@ async fn name_of_a_deleted_repository_that_was_renamed_can_be_taken() {
     let expected = seen(&server).await;
     assert_eq!(expected.keys().collect::<Vec<_>>(), ["second"]);
     let rebuilt = rebuild(&setup).await.unwrap();
-    assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), expected));
+    let server = setup.process_with(&rebuilt.index);
+    assert_eq!((rebuilt.problems, seen(&server).await), (Vec::new(), expected));
+    // The deleted one is there until its claims are removed.
+    let claims = async || {
+        let reader = Reader::Repo("models/me/repo".to_owned());
+        rebuilt.index.files_after(reader, None, 9).await.unwrap().len()
+    };
+    let deleted = rebuilt.index.next_deleted_hub_repo(0).await.unwrap().map(|deleted| deleted.name);
+    assert_eq!((deleted.as_deref(), claims().await), (Some("third"), 1));
+    server.purge_deleted_repos(&Pace::default()).await.unwrap();
+    assert_eq!(claims().await, 0);
 }
 
-/// Its transaction is made, and its record is being written.
+/// Its transaction is made, its record is being written, and another rename waits for it.
 #[tokio::test]
 async fn creation_waits_for_the_record_of_the_rename_before_it() {
     let setup = Setup::new().await;
@@ -242,16 +252,19 @@ async fn creation_waits_for_the_record_of_the_rename_before_it() {
     let held = setup.faults.hold("append");
     let creating = async {
         let release = held.reached().await;
-        let repo = name("repo");
+        let (repo, waiting) = (name("repo"), Duration::from_millis(300));
+        let mut renaming = pin!(rename(&server, "second", "third"));
+        timeout(waiting, &mut renaming).await.unwrap_err();
         let mut creating = pin!(server.create_hub_repo(&Claims::UNRESTRICTED, &repo, false));
-        timeout(Duration::from_millis(300), &mut creating).await.unwrap_err();
+        timeout(waiting, &mut creating).await.unwrap_err();
         drop(release);
-        creating.await.unwrap();
+        let (renamed, created) = tokio::join!(renaming, creating);
+        renamed.and(created).unwrap();
     };
     let (renamed, ()) = tokio::join!(rename(&server, "repo", "second"), creating);
     renamed.unwrap();
     let expected = seen(&server).await;
-    assert_eq!(expected.keys().collect::<Vec<_>>(), ["repo", "second"]);
+    assert_eq!(expected.keys().collect::<Vec<_>>(), ["repo", "third"]);
     let rebuilt = rebuild(&setup).await.unwrap();
     assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), expected));
 }

@@ -120,7 +120,7 @@ impl Replay<'_> {
             }
         }
         if change.is_deletion || change.is_end {
-            return Ok(Ok(self.replay_deletion(repo, change.is_end).await?));
+            return Ok(Ok(self.replay_deletion(seq, repo, change.is_end).await?));
         }
         let known = match self.known_repo(seq, &repo, change.is_creation || change.is_state).await? {
             Ok(known) => known,
@@ -152,9 +152,16 @@ impl Replay<'_> {
         Ok(Ok(()))
     }
 
-    /// A repository that is not there is deleted already, or was left out. At its end nothing is
-    /// left of it, also if the record of its deletion was damaged.
-    async fn replay_deletion(&self, repo: HubRepo, is_end: bool) -> Result<(), StoreError> {
+    /// A repository that is not there is deleted already, or was left out. It gets the name of the
+    /// record: another one may take its last recorded name, and then it still has claims. At its
+    /// end nothing is left of it, also if the record of its deletion was damaged.
+    async fn replay_deletion(&mut self, seq: Seq, repo: HubRepo, is_end: bool) -> Result<(), StoreError> {
+        if !is_end && let Ok(Some(_)) = self.known_repo(seq, &repo, false).await? {
+            let index = self.store.index.as_ref();
+            let id = index.restore_hub_repo(repo).await?;
+            index.delete_hub_repo(id).await?;
+            return Ok(index.set_hub_repo_recorded(id).await?);
+        }
         let (index, storage_name) = (self.store.index.as_ref(), repo.storage_name);
         let live = index.find_stored_hub_repo(storage_name.clone()).await?;
         let deleted = index.find_deleted_stored_hub_repo(storage_name).await?;
@@ -162,7 +169,6 @@ impl Replay<'_> {
             if is_end {
                 index.drop_hub_repo(found.id).await?;
             } else {
-                index.delete_hub_repo(found.id).await?;
                 index.set_hub_repo_recorded(found.id).await?;
             }
         }

@@ -156,21 +156,23 @@ impl Replay<'_> {
     /// record: another one may take its last recorded name, and then it still has claims. At its
     /// end nothing is left of it, also if the record of its deletion was damaged.
     async fn replay_deletion(&mut self, seq: Seq, repo: HubRepo, is_end: bool) -> Result<(), StoreError> {
-        if !is_end && let Ok(Some(_)) = self.known_repo(seq, &repo, false).await? {
+        let storage_name = repo.storage_name.clone();
+        if is_end {
             let index = self.store.index.as_ref();
+            let live = index.find_stored_hub_repo(storage_name.clone()).await?;
+            for found in live.into_iter().chain(index.find_deleted_stored_hub_repo(storage_name).await?) {
+                index.drop_hub_repo(found.id).await?;
+            }
+            return Ok(());
+        }
+        let is_live = matches!(self.known_repo(seq, &repo, false).await?, Ok(Some(_)));
+        let index = self.store.index.as_ref();
+        if is_live {
             let id = index.restore_hub_repo(repo).await?;
             index.delete_hub_repo(id).await?;
-            return Ok(index.set_hub_repo_recorded(id).await?);
         }
-        let (index, storage_name) = (self.store.index.as_ref(), repo.storage_name);
-        let live = index.find_stored_hub_repo(storage_name.clone()).await?;
-        let deleted = index.find_deleted_stored_hub_repo(storage_name).await?;
-        for found in live.into_iter().chain(deleted) {
-            if is_end {
-                index.drop_hub_repo(found.id).await?;
-            } else {
-                index.set_hub_repo_recorded(found.id).await?;
-            }
+        if let Some(deleted) = index.find_deleted_stored_hub_repo(storage_name).await? {
+            index.set_hub_repo_recorded(deleted.id).await?;
         }
         Ok(())
     }

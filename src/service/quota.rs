@@ -105,7 +105,7 @@ pub struct MeteredRepo {
 /// Why a usage was not returned.
 #[derive(Debug, Error)]
 pub enum UsageError {
-    /// The token is for another repository.
+    /// The token is for another repository, or only for reading a public one.
     #[error("the usage belongs to another repository")]
     Foreign,
     /// The index failed.
@@ -216,9 +216,10 @@ impl Server {
         Ok(limits.excess(used, after, is_owner_wide))
     }
 
-    /// The usage of `repo`, or without `repo` that of the repository of the claims. An operator who
-    /// names no `repo` gets all repositories with any usage. They are ordered by name and begin
-    /// behind `after`: up to `count` of them, and up to [`MAX_PAGE_COUNT`].
+    /// The usage of `repo`, or without `repo` that of the repository of the claims, unless these
+    /// are only for what is public. An operator who names no `repo` gets all repositories with any
+    /// usage. They are ordered by name and begin behind `after`: up to `count` of them, and up to
+    /// [`MAX_PAGE_COUNT`].
     ///
     /// # Errors
     ///
@@ -235,6 +236,7 @@ impl Server {
             None if is_operator => return Ok(self.usages(after, count.clamp(1, MAX_PAGE_COUNT)).await?),
             Some(repo) if is_operator || repo == claims.repo => repo.to_string(),
             Some(_) => return Err(UsageError::Foreign),
+            None if matches!(claims.repo, RepoScope::Public(_)) => return Err(UsageError::Foreign),
             None => claims.repo.to_string(),
         };
         let usage = self.store.index.repo_usage(one.clone()).await.map_err(StoreError::from)?;

@@ -3,8 +3,8 @@
 //!
 //! A token, a refresh token and the signature of a data URL or of an upload URL are each a *signed
 //! text*; a grant is two signed texts. A signed text consists of a key id, a payload and an
-//! HMAC-SHA256, in URL-safe base64 (`access/seal.rs`). Clients treat it as opaque. But it is not
-//! encrypted, so its holder can decode and read the payload.
+//! HMAC-SHA256, in URL-safe base64 (`access/seal.rs`). Clients treat it as opaque. Only a token for
+//! a public repository is encrypted: the holder of any other text can decode and read the payload.
 //!
 //! * The *key id* names the key that made the signature. So texts of older keys stay valid when a
 //!   new key begins to sign.

@@ -5,8 +5,8 @@ use sha2::{Digest, Sha256 as Hasher};
 
 use super::claims::parse_claims;
 use super::keys::{KeyId, KeyRing};
-use super::seal::{Purpose, open, seal};
-use super::{Claims, Reason, Refused, SecretText, TokenId, check_expiry, check_revocation};
+use super::seal::{Purpose, open, seal, seal_hidden};
+use super::{Claims, Reason, Refused, RepoScope, SecretText, TokenId, check_expiry, check_revocation};
 use crate::format::reader::Reader;
 use crate::format::shard::Sha256;
 
@@ -44,9 +44,11 @@ impl Token {
         self.ancestors.first().copied()
     }
 
-    /// The signed text of the token.
+    /// The signed text of the token. One for a public repository is hidden: its holder knows the
+    /// repository by its name, and the storage name tells of other repositories.
     #[must_use]
     pub fn issue(&self, ring: &KeyRing) -> SecretText {
+        let seal = if matches!(self.claims.repo, RepoScope::Public(_)) { seal_hidden } else { seal };
         let sealed = seal(ring, Purpose::Token, &[], &self.to_payload());
         SecretText(format!("{PREFIX}{}", sealed.expose()))
     }

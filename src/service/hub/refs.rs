@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::part::sealed;
-use super::rename::FreeName;
-use super::{HubError, HubName, OpenRepo, acting_claims, creating_claims};
+use super::rename::{FreeName, in_use};
+use super::{HubError, HubName, OpenRepo, creating_claims};
 use crate::git::{EntryKind, ObjectId, Tree};
 use crate::index::{HubCommit, HubRef, HubRepo, HubTree, NewHubRepo};
 use crate::service::Server;
@@ -75,16 +75,11 @@ impl Server {
         is_private: bool,
     ) -> Result<(), HubError> {
         creating_claims(claims, name, &name.storage_name()).ok_or(HubError::ReadOnly)?;
-        let exists = || HubError::Exists { what: format!("{}/{}", name.namespace(), name.name()) };
         // A refusal has no record: the next start would apply it after a kill. So whatever can
         // refuse is checked with the lock, before the record is written.
         let FreeName { storage_name, locks } = match self.lock_free_name(name, &[]).await? {
             Ok(free) => free,
-            // The name of a repository of others may differ by case only.
-            Err(found) => {
-                let is_own = acting_claims(claims, &found.storage_name, false).is_some();
-                return Err(if is_own { exists() } else { HubError::ReadOnly });
-            }
+            Err(found) => return Err(in_use(claims, name, Some(found))),
         };
         // A token for one repository does not open a new one with its former name.
         let acting = creating_claims(claims, name, &storage_name).ok_or(HubError::ReadOnly)?;
@@ -141,7 +136,10 @@ impl Server {
             }
             Ok::<_, HubError>(created?.is_some())
         };
-        if self.uninterrupted(write).await? { Ok(()) } else { Err(exists()) }
+        if self.uninterrupted(write).await? {
+            return Ok(());
+        }
+        Err(in_use(claims, name, self.store.find_hub_name(name).await?))
     }
 
     /// All branches and tags of a repository.

@@ -120,6 +120,10 @@ impl Server {
     ) -> Result<Result<FreeName, HubRepo>, HubError> {
         let store = &self.store;
         loop {
+            // Clients create what exists, so this is frequent. It needs no lock.
+            if let Some(found) = store.find_hub_name(name).await? {
+                return Ok(Err(found));
+            }
             let (deleted, former) = (store.deleted_of(name).await?, store.unrecorded_changes(name).await?);
             let storage_name = store.free_storage_name(name, &deleted).await?;
             let mut names = BTreeSet::from([name.storage_name(), storage_name.clone()]);
@@ -190,7 +194,6 @@ impl Server {
         if creating_claims(claims, to, &to.storage_name()).is_none() {
             return Err(HubError::ReadOnly);
         }
-        let exists = || HubError::Exists { what: format!("{}/{}", to.namespace(), to.name()) };
         let locks = match self.lock_free_name(to, &[&open.repo.storage_name]).await? {
             Ok(free) => free.locks,
             // Only the case of its own name changes.
@@ -198,9 +201,7 @@ impl Server {
                 vec![self.lock_hub_repo(&open.repo.storage_name).await?]
             }
             Err(found) if found.id == open.repo.id => return Ok(()),
-            Err(found) => {
-                return Err(if OpenRepo::of(claims, found).is_some() { exists() } else { HubError::ReadOnly });
-            }
+            Err(found) => return Err(in_use(claims, to, Some(found))),
         };
         let now = self.store.named_hub_repo_now(&open).await?;
         let former = self.store.index.list_former_names(now.id, MAX_FORMER_COUNT).await?;
@@ -223,7 +224,19 @@ impl Server {
             }
             Ok::<_, HubError>(was_renamed)
         };
-        if self.uninterrupted(rename).await? { Ok(()) } else { Err(exists()) }
+        if self.uninterrupted(rename).await? {
+            return Ok(());
+        }
+        Err(in_use(claims, to, self.store.find_hub_name(to).await?))
+    }
+}
+
+/// The refusal of a name that this repository has, or that one had a moment ago. Who may not see it
+/// gets the refusal of any name that the claims do not permit.
+pub(super) fn in_use(claims: &Claims, name: &HubName, found: Option<HubRepo>) -> HubError {
+    match found.and_then(|found| OpenRepo::of(claims, found)) {
+        Some(_) => HubError::Exists { what: format!("{}/{}", name.namespace(), name.name()) },
+        None => HubError::ReadOnly,
     }
 }
 

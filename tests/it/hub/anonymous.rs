@@ -1,5 +1,7 @@
 //! Clients without a token, on a server that shows them public repositories (`anonymous_read`).
 
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::accounts::{accounts, client_of};
@@ -92,6 +94,52 @@ async fn without_a_token_only_files_of_public_repositories_transfer() {
     assert_eq!(reader.post(&xorb.path(), xorb.bytes.clone()).await.status, 403);
     assert_eq!(reader.get("/api/models/me/closed").await.status, 404);
     assert_eq!(client.get("/api/models/me/open/xet-write-token/main").await.status, 401);
+}
+
+/// The public repository has the first name of a hidden one, so its storage name differs from its name.
+#[tokio::test]
+async fn readers_do_not_see_that_a_hidden_repository_had_the_name() {
+    let server = server();
+    let owner = server.client().bearing(&issue(&server, "admin", "*", &[]));
+    create_both(&owner).await;
+    let renamed = json!({ "fromRepo": "me/closed", "toRepo": "me/hidden", "type": "model" }).to_string();
+    assert_eq!(owner.post("/api/repos/move", renamed).await.status, 200);
+    let new = json!({ "name": "closed", "organization": "me", "private": false }).to_string();
+    assert_eq!(owner.post("/api/repos/create", new).await.status, 200);
+    assert_eq!(commit(&owner, "me/closed", None, &[put("a.txt", b"a")]).await.0, 200);
+    let fresh = json!({ "name": "latest", "organization": "me", "private": false }).to_string();
+    assert_eq!(owner.post("/api/repos/create", fresh).await.status, 200);
+    assert_eq!(commit(&owner, "me/latest", None, &[put("a.txt", b"a")]).await.0, 200);
+    accounts(&server, &["user", "add", "stranger"]);
+    let holders = [server.client(), client_of(&server, "stranger", "write")];
+    for client in &holders {
+        // Everything but the times and ids is the same, also the lengths.
+        for route in hub_routes(&server).await.iter().filter(|route| route.template.contains("{name}")) {
+            let taken = call(client, route, model("closed"), None).await;
+            let never = call(client, route, model("latest"), None).await;
+            assert_eq!((taken.status, taken.body.len()), (never.status, never.body.len()), "{route:?}");
+            let names = |response: &Response| response.headers.keys().cloned().collect::<Vec<_>>();
+            assert_eq!(names(&taken), names(&never), "{route:?}");
+            let shown = [format!("{:?}", taken.headers), String::from_utf8_lossy(&taken.body).into_owned()].concat();
+            assert!(!shown.contains("~2") && !shown.contains("hidden"), "{route:?}: {shown}");
+        }
+        let mut seen = Vec::new();
+        for name in ["closed", "latest"] {
+            let given = client.get(&format!("/api/models/me/{name}/xet-read-token/main")).await;
+            let token = given.json()["accessToken"].as_str().unwrap().to_owned();
+            let payload = BASE64_URL_SAFE_NO_PAD.decode(token.strip_prefix("zorb_").unwrap()).unwrap();
+            let shows = |text: &str| payload.windows(text.len()).any(|window| window == text.as_bytes());
+            assert!(!shows("models") && !shows(name), "{name}");
+            let transfer = server.client().bearing(&token);
+            assert_eq!(transfer.get(&format!("/me/{name}/resolve/main/a.txt")).await.body, "a");
+            let usage = transfer.get("/v1/usage").await;
+            assert_eq!(usage.status, 403, "{name}");
+            let files = transfer.get("/v1/files").await;
+            let lens = (given.body.len(), token.len());
+            seen.push((lens, given.header("content-length").to_owned(), visible(&usage), visible(&files)));
+        }
+        assert_eq!(seen[0], seen[1]);
+    }
 }
 
 /// A browser reaches this server from its network, also for the page of another site.

@@ -211,6 +211,68 @@ async fn private_repository_is_nowhere_different_from_none() {
     }
 }
 
+/// Two repositories cannot have one name, so who may create it learns that it is in use. Here a hidden repository has
+/// the name that a token is for, under another storage name.
+#[tokio::test]
+async fn hidden_repository_shows_only_that_its_name_is_in_use() {
+    let server = Start::default().with("auth", "token").start();
+    let client = server.client();
+    let owner = client.bearing(&issue(&server, "admin", "*", &[]));
+    let rename = async |client: &Client, from: &str, to: &str| {
+        let names = json!({ "fromRepo": from, "toRepo": to, "type": "model" }).to_string();
+        client.post("/api/repos/move", names).await
+    };
+    let new = json!({ "name": "first", "organization": "me", "private": true }).to_string();
+    assert_eq!(owner.post("/api/repos/create", new).await.status, 200);
+    assert_eq!(commit(&owner, "me/first", None, &[put("a.txt", b"secret")]).await.0, 200);
+    assert_eq!(rename(&owner, "me/first", "me/model").await.status, 200);
+    // The last one is for a namespace that differs from that of the repository by its case.
+    for (of_hidden, of_missing) in [("models/me/model", "models/me/absnt"), ("models/Me/*", "models/Me/*")] {
+        let token = |repo: &str| issue(&server, "write", repo, &[]);
+        let (of_hidden, of_missing) = (token(of_hidden), token(of_missing));
+        let both = [("model", &of_hidden), ("absnt", &of_missing)];
+        let seen = |response: Response| {
+            let (status, headers, body) = visible(&response);
+            // The two names have one length.
+            (status, headers, body.to_string().replace("absnt", "model"), response.body.len())
+        };
+        let mut compared = 0;
+        for route in hub_routes(&server).await.iter().filter(|route| route.template.contains("{name}")) {
+            let mut pair = Vec::new();
+            for (name, token) in both {
+                pair.push(seen(
+                    call(&client, route, Subject { kind: "models", name, revision: "main" }, Some(token)).await,
+                ));
+            }
+            assert_eq!(pair[0], pair[1], "{route:?}");
+            compared += 1;
+        }
+        assert!(compared >= 20, "{compared} routes");
+        for index in 2..named_elsewhere(MODEL).len() {
+            let mut pair = Vec::new();
+            for (name, token) in both {
+                let about = Subject { kind: "models", name, revision: "main" };
+                let (method, path, body) = named_elsewhere(about).swap_remove(index);
+                pair.push(seen(send(&client, method, &path, Some(token), body).await));
+            }
+            assert_eq!(pair[0], pair[1], "{index}");
+        }
+    }
+    let create = async |repo: &str, namespace: &str, name: &str| {
+        let new = json!({ "name": name, "organization": namespace }).to_string();
+        client.bearing(&issue(&server, "write", repo, &[])).post("/api/repos/create", new).await.status
+    };
+    for (repo, namespace) in [("models/me/model", "me"), ("models/Me/*", "Me")] {
+        assert_eq!(create(repo, namespace, "model").await, 403, "{repo}");
+    }
+    assert_eq!(create("models/me/absnt", "me", "absnt").await, 200);
+    assert_eq!(create("models/Me/*", "Me", "other").await, 200);
+    // The same for the new name of a repository.
+    let own = client.bearing(&issue(&server, "write", "models/Me/*", &[]));
+    assert_eq!(rename(&own, "Me/other", "Me/model").await.status, 403);
+    assert_eq!(rename(&own, "Me/other", "Me/later").await.status, 200);
+}
+
 #[tokio::test]
 async fn each_route_of_the_hub_needs_its_right() {
     let server = Start::default().with("auth", "token").start();

@@ -278,7 +278,7 @@ impl TestServer {
     }
 
     /// Sends SIGSTOP.
-    #[cfg(all(feature = "postgres-tests", feature = "s3"))]
+    #[cfg(any(feature = "full-tests", all(feature = "postgres-tests", feature = "s3")))]
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }

@@ -1,8 +1,12 @@
 //! Users and organizations in the key file, and what they mean for tokens.
 
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+
 use super::*;
 use crate::service::access::{
-    AccountError, AccountName, Accounts, PublicRepo, RefreshToken, Role, check_file_upload, check_refresh_token,
+    AccountError, AccountName, Accounts, MAX_ANCESTOR_COUNT, PublicRepo, RefreshToken, Role, TokenId,
+    check_file_upload, check_refresh_token,
 };
 
 fn name(text: &str) -> AccountName {
@@ -250,6 +254,33 @@ fn public_repository_is_its_own_owner_and_survives_its_token() {
     assert_ne!(public.owner(), other.owner());
     assert_eq!(issued.tenant(), Claims { repo: other, ..claims() }.tenant());
     assert_ne!(issued.tenant(), claims().tenant());
+}
+
+/// The storage name tells of other repositories that had the name.
+#[test]
+fn token_for_a_public_repository_does_not_show_which() {
+    let claims = |storage_name: &str| {
+        let repo = RepoScope::Public(PublicRepo::new(storage_name.parse().unwrap()));
+        Claims { scope: Scope::Read, repo, ..claims() }
+    };
+    let longest = format!("models/{}/{}~1000", "n".repeat(96), "r".repeat(96));
+    let mut texts = Vec::new();
+    for storage_name in ["models/acme/bert", "models/acme/bert~2", &longest] {
+        let mut token = Token::new(claims(storage_name), 7);
+        for ancestor in 0..MAX_ANCESTOR_COUNT as u64 {
+            token.ancestors.push(TokenId::new(ancestor, LATER));
+        }
+        let text = token.issue(&ring());
+        assert_eq!(check_token(&ring(), text.expose(), NOW), Ok(token));
+        texts.push(text.expose().to_owned());
+    }
+    for text in &texts {
+        assert_eq!(text.len(), texts[0].len());
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(text.strip_prefix("zorb_").unwrap()).unwrap();
+        for shown in [&b"acme"[..], b"bert", b"nnnn", b"~2", b"alice", &LATER.to_le_bytes()] {
+            assert!(!bytes.windows(shown.len()).any(|window| window == shown), "{shown:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 """Requests of Hub clients to large repositories: commits, lists, `resolve`, many writers, and a sweep of the history.
 
-    python3 benches/hub_requests.py [PATHS [COMMITS]]
+    python3 benches/hub_requests.py [PATHS [COMMITS [FILES]]]
 
 PATHS is 1000000 and COMMITS 1000 if not given: paths of the large repository, and commits of one file to the small one. All
-paths of the large repository have the same contents; a tenth as many of another one have contents of their own, so that a
-sweep finds as many files that nothing needs. Needs target/release/zorb, `ab` (apache2-utils), an idle machine and 2 GB of
+paths of the large repository have the same contents. FILES paths of another one, by default a tenth as many, have contents of
+their own, so that a sweep finds as many files that nothing needs; with 0 only the large one is swept. Needs target/release/zorb, `ab` (apache2-utils), an idle machine and 2 GB of
 disk. Prints a table with what was aimed at, and exits with 1 if an aim was missed. The sweep begins a minute after a start of
 the server; for its second part the times in the stopped database are set back by eight days.
 """
@@ -39,13 +39,11 @@ CHANGE_COUNT = 25_000
 LOAD_COUNT = 30_000
 
 SMALL, LARGE, DISTINCT, WRITERS, BATCHES = "me/small", "me/large", "me/distinct", "me/writers", "me/batches"
-# The repositories whose history is swept.
-SWEPT = LARGE, DISTINCT
-
 rows = []
 
 
-def main(path_count=1_000_000, commit_count=1000):
+def main(path_count=1_000_000, commit_count=1000, file_count=None):
+    file_count = path_count // 10 if file_count is None else file_count
     print("seed 1", flush=True)
     rng = random.Random(1)
     with tempfile.TemporaryDirectory() as scratch:
@@ -66,8 +64,9 @@ def main(path_count=1_000_000, commit_count=1000):
             measure_lists(client, commit_count)
             measure_resolve(server, client, rng, path_count)
             measure_writers(server)
-            fill_and_empty(client, path_count // 10)
-        measure_sweep(directory, rng)
+            if file_count:
+                fill_and_empty(client, file_count)
+        measure_sweep(directory, rng, (LARGE, DISTINCT) if file_count else (LARGE,))
     width = max(len(what) for what, *_ in rows)
     missed = False
     for what, value, aim, is_least in rows:
@@ -258,12 +257,12 @@ def measure_writers(server):
     assert paths == {f"w{writer}/{number}" for writer in range(16) for number in range(count)}, len(paths)
 
 
-def measure_sweep(directory, rng):
+def measure_sweep(directory, rng, swept):
     """A squash leaves the commits of a repository without a branch. One sweep lists them, a later one deletes them."""
     index = directory / "index.sqlite"
     with Server(ROOT / "target/release/zorb", directory, "off") as server:
         client = Client(server.url)
-        for repo in SWEPT:
+        for repo in swept:
             history = row_count(index, "commits", repo), row_count(index, "blobs", repo)
             print(f"{repo} has had {history[0]} commits and {history[1]} files", flush=True)
             client.post_json(f"/api/models/{repo}/super-squash/main", {"message": "one commit"})
@@ -271,16 +270,16 @@ def measure_sweep(directory, rng):
     for part in "lists", "deletes":
         with Server(ROOT / "target/release/zorb", directory, "off") as server:
             idle = memory(server)
-            seconds, longest = watch_sweep(server, index, rng)
-            for repo in SWEPT:
+            seconds, longest = watch_sweep(server, index, rng, swept)
+            for repo in swept:
                 row(f"sweep of {repo} that {part}, s", seconds[repo], 60)
             row(f"sweep that {part}, longest request of others, ms", longest, 50)
             row(f"sweep that {part}, peak of memory above the idle server, MiB", memory(server) - idle, 128)
         forget_sweeps(index)
-    for repo in SWEPT:
+    for repo in swept:
         left = row_count(index, "commits", repo)
         assert left == 1, f"{left} commits of {repo} are left"
-    # .gitattributes
+    # It has .gitattributes, also if nothing else was in it.
     left = row_count(index, "blobs", DISTINCT), row_count(index, "unneeded_files", DISTINCT)
     assert left == (1, 0), f"{left} files of {DISTINCT} are left, and listed"
 
@@ -302,7 +301,7 @@ def forget_sweeps(index):
         db.execute("UPDATE hub_repos SET swept_at = 0")
 
 
-def watch_sweep(server, index, rng):
+def watch_sweep(server, index, rng, swept):
     """Waits until the repositories were swept. Returns the seconds of each, and the longest time in ms of `HEAD resolve` and of
     a commit to another repository meanwhile."""
     client, longest, deadline = Client(server.url), {}, time.monotonic() + 600
@@ -318,11 +317,11 @@ def watch_sweep(server, index, rng):
             longest.setdefault(what, []).append((began, (time.monotonic() - began) * 1000))
         with sqlite3.connect(f"file:{index}?mode=ro", uri=True) as db:
             swept_at = dict(db.execute("SELECT lower_name, swept_at FROM hub_repos WHERE swept_at > 0"))
-        for repo in SWEPT:
+        for repo in swept:
             if repo in swept_at and repo not in seconds:
                 seconds[repo] = time.time() - swept_at[repo] / 1000
-        if len(seconds) == len(SWEPT):
-            since = time.monotonic() - (time.time() - min(swept_at[repo] for repo in SWEPT) / 1000)
+        if len(seconds) == len(swept):
+            since = time.monotonic() - (time.time() - min(swept_at[repo] for repo in swept) / 1000)
             # Those before the sweep say what the machine does without it.
             for what, times in longest.items():
                 before, during = ([ms for began, ms in times if (began >= since) is is_during] for is_during in (False, True))

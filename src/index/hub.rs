@@ -23,7 +23,7 @@ use crate::runtime::clock::Timestamp;
 
 pub use self::deletion::HubDeletionIndex;
 pub(super) use self::deletion_verbs::hub_deletion_verbs;
-pub use self::rename::HubRenameIndex;
+pub use self::rename::{HubRenameIndex, HubRepoAt};
 pub(super) use self::rename_verbs::hub_rename_verbs;
 pub use self::sweep::{HubGenerations, HubObject, HubSweepIndex, UnneededCommit, UnneededFile};
 pub(super) use self::sweep_verbs::hub_sweep_verbs;

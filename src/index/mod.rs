@@ -74,7 +74,8 @@ pub use self::grants::{GrantIndex, SpentGrant};
 pub use self::health::{AffectedFiles, HealthIndex, HealthSums, XorbHealth};
 pub use self::hub::{
     HubBlob, HubCommit, HubDeletionIndex, HubGenerations, HubIndex, HubObject, HubRef, HubRenameIndex, HubRepo,
-    HubSweepIndex, HubTree, NewHubRepo, RepoKind, RepoOrder, RepoPlace, ShownRepos, UnneededCommit, UnneededFile,
+    HubRepoAt, HubSweepIndex, HubTree, NewHubRepo, RepoKind, RepoOrder, RepoPlace, ShownRepos, UnneededCommit,
+    UnneededFile,
 };
 pub use self::listing::{FileEntry, ListIndex, XorbEntry};
 pub use self::objects::{DeadObject, ObjectIndex, ObjectSums};

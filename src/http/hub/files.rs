@@ -13,7 +13,6 @@ use crate::http::auth::Caller;
 use crate::http::origin::BaseUrl;
 use crate::http::representation::Representation;
 use crate::http::sending::RequestContext;
-use crate::service::access::Scope::Read;
 
 const X_LINKED_SIZE: HeaderName = HeaderName::from_static("x-linked-size");
 const X_LINKED_ETAG: HeaderName = HeaderName::from_static("x-linked-etag");
@@ -37,8 +36,7 @@ pub(super) async fn resolve(
 ) -> Result<Response<Body>, HubProblem> {
     // As for `GET /v1/files`: released before the first permit for reading is acquired.
     let permit = state.server.lookup_permit(context.tenant).await?;
-    let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
-    let commit = state.server.find_revision(&open, &target.revision).await?;
+    let (open, commit) = state.server.open_hub_revision(&claims, &target.name, &target.revision).await?;
     let found = state.server.find_hub_file(&open, &commit, &target.path).await?;
     drop(permit);
     let large = found.blob.sha256;

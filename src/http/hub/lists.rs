@@ -17,7 +17,6 @@ use crate::http::auth::Caller;
 use crate::http::origin::BaseUrl;
 use crate::http::render::json;
 use crate::http::sending::RequestContext;
-use crate::service::access::Scope::Read;
 use crate::service::{Depth, HubCommit, HubEntry, HubPage, OpenRepo, ResponseBudget};
 
 /// Entries on a page, and paths in one query.
@@ -34,8 +33,7 @@ pub(super) async fn tree(
     target: Target,
     pairs: Pairs,
 ) -> Result<Response, HubProblem> {
-    let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
-    let commit = state.server.find_revision(&open, &target.revision).await?;
+    let (open, commit) = state.server.open_hub_revision(&claims, &target.name, &target.revision).await?;
     let is_expanded = pairs.is_set("expand");
     let page = (pairs.get("cursor"), pairs.limit(if is_expanded { EXPANDED_COUNT } else { PAGE_COUNT })?);
     let depth = if pairs.is_set("recursive") { Depth::All } else { Depth::One };
@@ -82,8 +80,7 @@ pub(super) async fn paths_info(
         return Err(too_many_paths());
     }
     let _permit = state.server.lookup_permit(tenant).await?;
-    let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
-    let commit = state.server.find_revision(&open, &target.revision).await?;
+    let (open, commit) = state.server.open_hub_revision(&claims, &target.name, &target.revision).await?;
     let found = state.server.find_hub_paths(&open, &commit, &paths).await?;
     render(&state, (&open, &commit), found, is_expanded).await
 }

@@ -215,8 +215,7 @@ pub(super) async fn info(
     target: Target,
     pairs: Pairs,
 ) -> Result<Response, HubProblem> {
-    let open = state.server.open_hub_repo(&claims, &target.name, Read).await?;
-    let commit = state.server.find_revision(&open, &target.revision).await?;
+    let (open, commit) = state.server.open_hub_revision(&claims, &target.name, &target.revision).await?;
     let page = state.server.list_hub_files(&open, &commit, "", Depth::Files, (None, MAX_SIBLING_COUNT)).await?;
     let card = state.server.hub_card(&open, &commit).await?;
     let stored_len = state.server.stored_len(&open).await?;

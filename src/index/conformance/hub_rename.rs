@@ -2,10 +2,11 @@
 
 use super::hub::{create, repo};
 use super::{Db, SqliteIndex};
-use crate::index::conformance::hub::commit;
-use crate::index::{HubRepo, NewHubRepo, RepoKind, ShownRepos};
+use crate::index::conformance::hub::{MAIN, at, commit};
+use crate::index::{HubRepo, HubRepoAt, NewHubRepo, RepoKind, ShownRepos};
 
 suite! {
+    repository_is_found_with_the_head_of_a_branch
     former_name_is_of_all_repositories_that_had_it
     hidden_holder_of_a_former_name_is_in_no_place_of_a_shown_one
     name_that_is_in_use_is_not_taken
@@ -39,6 +40,35 @@ async fn unrecorded(db: &Db, name: &str, is_deleted: bool, limit: u32) -> Vec<i6
 async fn rename(db: &Db, from: &str, to: &str) -> bool {
     let found = find(db, from).await.unwrap();
     db.rename_hub_repo(HubRepo { name: to.to_owned(), ..found }).await.unwrap()
+}
+
+async fn repository_is_found_with_the_head_of_a_branch(db: Db) {
+    let number = create(&db, RepoKind::Model, "Bert").await;
+    // Equal ids in another repository.
+    let dataset = create(&db, RepoKind::Dataset, "Bert").await;
+    assert!(db.move_hub_ref(number, at(MAIN, 1), commit(2, Some(1)), 7).await.unwrap());
+    assert!(db.create_hub_ref(number, at("refs/tags/v1", 1), 8).await.unwrap());
+    let found = async |kind, name: &str, reference: &str| {
+        let found = db.find_hub_repo_at(kind, "aCme".to_owned(), name.to_owned(), reference.to_owned()).await.unwrap();
+        if let Some(HubRepoAt { repo, head }) = &found {
+            assert_eq!(db.find_hub_repo(kind, "acme".to_owned(), name.to_owned()).await.unwrap().as_ref(), Some(repo));
+            assert_eq!(db.find_hub_head(repo.id, reference.to_owned()).await.unwrap(), *head);
+        }
+        found.map(|found| (found.repo.id, found.head))
+    };
+    assert_eq!(found(RepoKind::Model, "bERT", MAIN).await, Some((number, Some(commit(2, Some(1))))));
+    assert_eq!(found(RepoKind::Model, "bert", "refs/tags/v1").await, Some((number, Some(commit(1, None)))));
+    assert_eq!(found(RepoKind::Dataset, "bert", MAIN).await, Some((dataset, Some(commit(1, None)))));
+    assert_eq!(found(RepoKind::Dataset, "bert", "refs/tags/v1").await, Some((dataset, None)));
+    for (kind, name) in [(RepoKind::Space, "bert"), (RepoKind::Model, "ber")] {
+        assert_eq!(found(kind, name, MAIN).await, None, "{name}");
+    }
+    // By its present name only, and not when it is deleted.
+    assert!(rename(&db, "bert", "next").await);
+    assert_eq!(found(RepoKind::Model, "bert", MAIN).await, None);
+    assert_eq!(found(RepoKind::Model, "next", MAIN).await.map(|found| found.0), Some(number));
+    assert!(db.delete_hub_repo(number).await.unwrap());
+    assert_eq!(found(RepoKind::Model, "next", MAIN).await, None);
 }
 
 async fn former_name_is_of_all_repositories_that_had_it(db: Db) {

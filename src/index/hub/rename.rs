@@ -3,11 +3,32 @@
 
 use futures_util::future::BoxFuture;
 
-use super::{HubRepo, RepoKind, ShownRepos};
+use super::{HubCommit, HubRepo, RepoKind, ShownRepos};
+use crate::index::decode::{Cells, FromRow, column};
 use crate::index::error::IndexError;
+
+/// A repository, and the commit of one of its branches or tags; `None` without that one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubRepoAt {
+    /// The repository.
+    pub repo: HubRepo,
+    /// The commit.
+    pub head: Option<HubCommit>,
+}
 
 /// Methods for the names of Hub repositories.
 pub trait HubRenameIndex {
+    /// The repository with this name, in any case, and the commit of its branch or tag with this
+    /// full name: [`find_hub_repo`](super::HubIndex::find_hub_repo) and
+    /// [`find_hub_head`](super::HubIndex::find_hub_head) in one read.
+    fn find_hub_repo_at(
+        &self,
+        kind: RepoKind,
+        namespace: String,
+        name: String,
+        reference: String,
+    ) -> BoxFuture<'_, Result<Option<HubRepoAt>, IndexError>>;
+
     /// The repository with this storage name, unless it is deleted.
     fn find_stored_hub_repo(&self, storage_name: String) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>>;
 
@@ -54,4 +75,14 @@ pub trait HubRenameIndex {
     /// Makes these the former names of a repository, as
     /// [`list_former_names`](Self::list_former_names) returns them, in place of those that it has.
     fn set_former_names(&self, repo: i64, names: Vec<String>) -> BoxFuture<'_, Result<(), IndexError>>;
+}
+
+impl FromRow for HubRepoAt {
+    fn from_row(row: &impl Cells) -> sqlx::Result<Self> {
+        let repo = HubRepo::from_row(row)?;
+        let Some(id) = column(row, "head")? else { return Ok(Self { repo, head: None }) };
+        let (tree, parent, at) = (column(row, "tree")?, column(row, "parent")?, column(row, "at")?);
+        let (author, message) = (column(row, "author")?, column(row, "message")?);
+        Ok(Self { repo, head: Some(HubCommit { id, tree, parent, at, author, message }) })
+    }
 }

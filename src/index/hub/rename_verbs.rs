@@ -4,9 +4,20 @@
 /// use has also [`hub_verbs`](super::hub_verbs), with its imports.
 macro_rules! hub_rename_verbs {
     ($index:ty, $database:ty) => {
-        use crate::index::hub::HubRenameIndex;
+        use crate::index::hub::{HubRenameIndex, HubRepoAt};
 
         impl HubRenameIndex for $index {
+            fn find_hub_repo_at(
+                &self,
+                kind: RepoKind,
+                namespace: String,
+                name: String,
+                reference: String,
+            ) -> BoxFuture<'_, Result<Option<HubRepoAt>, IndexError>> {
+                let find = query(sql::FIND_AT).bind(kind.number()).bind(lower_name(&namespace, &name)).bind(reference);
+                async move { self.read("find a Hub repository and a commit").find(find).await }.boxed()
+            }
+
             fn find_stored_hub_repo(&self, storage_name: String) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
                 let find = query(sql::FIND_STORED).bind(storage_name);
                 async move { self.read("find a Hub repository").find(find).await }.boxed()

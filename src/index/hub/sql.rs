@@ -26,6 +26,12 @@ pub(in crate::index) const CREATE: &str = "INSERT INTO hub_repos \
 pub(in crate::index) const FIND: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos WHERE kind = $1 AND lower_name = $2 AND is_deleted = $3";
 
+pub(in crate::index) const FIND_AT: &str = "SELECT h.id, kind, namespace, h.name, storage_name, is_private, \
+     created_at AS created, updated_at AS updated, c.oid AS head, tree, parent, at, author, message FROM hub_repos AS h \
+     LEFT JOIN hub_refs AS r ON r.repo_id = h.id AND r.name = $3 \
+     LEFT JOIN hub_commits AS c ON c.repo_id = h.id AND c.oid = r.target \
+     WHERE kind = $1 AND lower_name = $2 AND NOT is_deleted";
+
 pub(in crate::index) const FIND_STORED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
      created_at AS created, updated_at AS updated FROM hub_repos WHERE storage_name = $1 AND NOT is_deleted";
 

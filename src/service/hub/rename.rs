@@ -23,7 +23,7 @@ use std::sync::Arc;
 use super::catalog::shown_by;
 use super::name::MAX_FORMER_COUNT;
 use super::{HubError, HubName, OpenRepo, creating_claims};
-use crate::index::HubRepo;
+use crate::index::{HubRepo, HubRepoAt};
 use crate::service::access::{Claims, Scope};
 use crate::service::registration_log::HubChange;
 use crate::service::store_locks::RepoLock;
@@ -49,6 +49,16 @@ impl Store {
     pub(super) async fn find_hub_name(&self, name: &HubName) -> Result<Option<HubRepo>, StoreError> {
         let find = self.index.find_hub_repo(name.kind(), name.namespace().to_owned(), name.name().to_owned());
         Ok(find.await?)
+    }
+
+    /// The same, with the commit of a branch or tag.
+    pub(super) async fn find_hub_name_at(
+        &self,
+        name: &HubName,
+        reference: &str,
+    ) -> Result<Option<HubRepoAt>, StoreError> {
+        let (kind, namespace, repo_name) = (name.kind(), name.namespace().to_owned(), name.name().to_owned());
+        Ok(self.index.find_hub_repo_at(kind, namespace, repo_name, reference.to_owned()).await?)
     }
 
     /// Renames and deletions of repositories that had this name, if they have no record.

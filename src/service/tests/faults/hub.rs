@@ -8,7 +8,8 @@ use crate::format::FileHash;
 use crate::git::ObjectId;
 use crate::index::{
     HubBlob, HubCommit, HubDeletionIndex, HubGenerations, HubIndex, HubObject, HubRef, HubRenameIndex, HubRepo,
-    HubSweepIndex, HubTree, IndexError, NewHubRepo, RepoKind, RepoPlace, ShownRepos, UnneededCommit, UnneededFile,
+    HubRepoAt, HubSweepIndex, HubTree, IndexError, NewHubRepo, RepoKind, RepoPlace, ShownRepos, UnneededCommit,
+    UnneededFile,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -387,6 +388,16 @@ impl HubSweepIndex for FaultyIndex {
 }
 
 impl HubRenameIndex for FaultyIndex {
+    fn find_hub_repo_at(
+        &self,
+        kind: RepoKind,
+        namespace: String,
+        name: String,
+        reference: String,
+    ) -> BoxFuture<'_, Result<Option<HubRepoAt>, IndexError>> {
+        self.inner.find_hub_repo_at(kind, namespace, name, reference)
+    }
+
     fn find_stored_hub_repo(&self, storage_name: String) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
         self.inner.find_stored_hub_repo(storage_name)
     }

@@ -117,6 +117,11 @@ pub(super) async fn guard(
             let span = tracing::Span::current();
             span.record("token", tracing::field::display(token.id));
             span.record("repo", tracing::field::display(&token.claims.repo));
+            if let RepoScope::Public(public) = &token.claims.repo
+                && !state.server.is_still_public(public).await?
+            {
+                return Err(invalid_token(Reason::Repo.into()));
+            }
             if let Some(subject) = &token.claims.subject {
                 span.record("subject", tracing::field::display(subject));
             }

@@ -329,6 +329,12 @@ impl HubRepo {
     pub fn lower_name(&self) -> String {
         lower_name(&self.namespace, &self.name)
     }
+
+    /// When it was created, if it is public.
+    #[must_use]
+    pub fn created_if_public(&self) -> Option<Timestamp> {
+        (!self.is_private).then_some(self.created)
+    }
 }
 
 impl RepoKind {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::account::{Account, MARK};
+use crate::runtime::clock::Timestamp;
 
 /// Why a text is not a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -96,22 +97,29 @@ pub enum RepoScope {
 /// A public repository. Shown as `@models/acme/bert`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PublicRepo {
-    /// The name with its mark, as a token has it.
+    /// The name between two marks, and the time of its creation in milliseconds, as a token has it.
     text: String,
     repo: Repo,
+    created: Timestamp,
 }
 
 impl PublicRepo {
-    /// The repository of this name as everybody sees it.
+    /// The repository of this name that was created at this time, as everybody sees it.
     #[must_use]
-    pub fn new(repo: Repo) -> Self {
-        Self { text: format!("{MARK}{repo}"), repo }
+    pub fn new(repo: Repo, created: Timestamp) -> Self {
+        Self { text: format!("{MARK}{repo}{MARK}{}", created.as_millis()), repo, created }
     }
 
     /// The repository of this text in a token; `None` if it has another form.
     fn parse(text: &str) -> Option<Self> {
-        let name = text.strip_prefix(MARK).filter(|name| name.contains('/'))?;
-        name.parse().ok().map(Self::new)
+        let (name, created) = text.strip_prefix(MARK)?.split_once(MARK)?;
+        Some(Self::new(name.parse().ok()?, Timestamp::from_millis(created.parse().ok()?)))
+    }
+
+    /// When it was created. A later repository may have its name.
+    #[must_use]
+    pub const fn created(&self) -> Timestamp {
+        self.created
     }
 
     /// The repository.

@@ -32,8 +32,8 @@ const READABLE: u8 = 1;
 const HIDDEN: u8 = 2;
 
 /// Bytes of a hidden payload with its length and padding. The longest payload of a token has 617:
-/// two names of 255 and five ancestors.
-const HIDDEN_LEN: usize = 640;
+/// two names of 255 and five ancestors (`MAX_PAYLOAD_LEN` in `token.rs`).
+pub(super) const HIDDEN_LEN: usize = 640;
 
 /// The labels of the key and the nonce of hidden payloads. No purpose has one of them.
 const HIDDEN_KEY: &[u8] = b"zorb hidden key";
@@ -83,14 +83,16 @@ pub(super) fn seal(ring: &KeyRing, purpose: Purpose, context: &[u8], payload: &[
     sign(ring.current(), purpose, context, READABLE, payload)
 }
 
-/// The same with a payload that only the server can read, of any length up to 638 bytes.
+/// The same with a payload that only the server can read, of any length up to 638 bytes: a longer
+/// one panics.
 pub(super) fn seal_hidden(ring: &KeyRing, purpose: Purpose, context: &[u8], payload: &[u8]) -> SecretText {
     let key = ring.current();
     let nonce = mac(key, HIDDEN_NONCE, purpose.label(), payload).finalize().into_bytes();
     let nonce: [u8; NONCE_LEN] = *nonce.first_chunk().expect("a MAC is longer than a nonce");
-    let len = u16::try_from(payload.len()).expect("the payload of a token has at most 617 bytes");
-    let mut padded = [&len.to_le_bytes()[..], payload].concat();
-    padded.resize(HIDDEN_LEN.max(padded.len()), 0);
+    let len = u16::try_from(payload.len()).ok().filter(|len| usize::from(*len) <= HIDDEN_LEN - 2);
+    let len = len.expect("the payload of a token has at most 617 bytes").to_le_bytes();
+    let mut padded = [&len[..], payload].concat();
+    padded.resize(HIDDEN_LEN, 0);
     let sealed = cipher(key).seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::empty(), &mut padded);
     sealed.expect("a payload is far shorter than the limit of the cipher");
     sign(key, purpose, context, HIDDEN, &[&nonce[..], &padded].concat())

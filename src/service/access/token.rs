@@ -5,7 +5,8 @@ use sha2::{Digest, Sha256 as Hasher};
 
 use super::claims::parse_claims;
 use super::keys::{KeyId, KeyRing};
-use super::seal::{Purpose, open, seal, seal_hidden};
+use super::repos::MAX_NAME_LEN;
+use super::seal::{HIDDEN_LEN, Purpose, open, seal, seal_hidden};
 use super::{Claims, Reason, Refused, RepoScope, SecretText, TokenId, check_expiry, check_revocation};
 use crate::format::reader::Reader;
 use crate::format::shard::Sha256;
@@ -16,6 +17,12 @@ const PREFIX: &str = "zorb_";
 /// Maximum ancestors of a token. Clients of the Hub have two: they ask for a token for a transfer
 /// with the token of their user, which a refresh token may have made.
 pub const MAX_ANCESTOR_COUNT: usize = 5;
+
+/// The longest payload: scope, two times, two names with their lengths, a number, the ancestors.
+const MAX_PAYLOAD_LEN: usize = 1 + 16 + 2 * (1 + MAX_NAME_LEN) + 8 + 16 * MAX_ANCESTOR_COUNT;
+
+// It fits into a hidden text, with its length.
+const _: () = assert!(MAX_PAYLOAD_LEN + 2 <= HIDDEN_LEN);
 
 /// A parsed token.
 #[derive(Clone, Debug, PartialEq, Eq)]

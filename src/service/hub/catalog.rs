@@ -57,7 +57,7 @@ impl Server {
     ) -> Result<(Vec<HubRepo>, Option<RepoPlace>), HubError> {
         let index = &self.store.index;
         // The index leaves hidden ones out of lists. It is not the only thing that hides them.
-        let is_shown = |row: &HubRepo| acting_claims(claims, &row.storage_name, !row.is_private).is_some();
+        let is_shown = |row: &HubRepo| acting_claims(claims, &row.storage_name, row.created_if_public()).is_some();
         let shown = match shown_by(claims, kind) {
             None => return Ok((Vec::new(), None)),
             Some(ShownRepos::One(own)) => {
@@ -124,7 +124,7 @@ impl Server {
                 }
             };
             for repo in rows.into_iter().filter(|repo| repo.namespace.eq_ignore_ascii_case(namespace)) {
-                if acting_claims(claims, &repo.storage_name, false).is_some() {
+                if acting_claims(claims, &repo.storage_name, None).is_some() {
                     let usage = index.repo_usage(repo.storage_name.clone()).await?;
                     found.push(StoredRepo { repo, stored_len: usage.physical_len });
                 }

@@ -5,8 +5,9 @@
 
 use super::{HubError, HubName, missing};
 use crate::index::{HubCommit, HubRepo};
-use crate::service::Server;
+use crate::runtime::clock::Timestamp;
 use crate::service::access::{Claims, PublicRepo, Repo, RepoScope, Scope};
+use crate::service::{Server, StoreError};
 
 /// A Hub repository, as it is open for one caller.
 #[derive(Clone, Debug)]
@@ -55,9 +56,10 @@ impl Server {
         revision: &str,
     ) -> Result<(OpenRepo, HubCommit), HubError> {
         let branch = if revision.starts_with("refs/") { revision } else { &format!("refs/heads/{revision}") };
+        // What cannot be read of a repository is an error only for those who are shown it: below.
         let found = match revision.chars().any(char::is_control) {
             true => None,
-            false => self.store.find_hub_name_at(name, branch).await?,
+            false => self.store.find_hub_name_at(name, branch).await.ok().flatten(),
         };
         // A caller that is shown a repository may read it.
         let (open, head) = match found.and_then(|found| Some((OpenRepo::of(claims, found.repo)?, found.head))) {
@@ -69,6 +71,16 @@ impl Server {
             None => self.find_revision(&open, revision).await?,
         };
         Ok((open, head))
+    }
+
+    /// Whether the repository of a token for reading it is still there and public.
+    ///
+    /// # Errors
+    ///
+    /// The index does not respond.
+    pub async fn is_still_public(&self, public: &PublicRepo) -> Result<bool, StoreError> {
+        let found = self.store.index.find_stored_hub_repo(public.repo().to_string()).await?;
+        Ok(found.and_then(|found| found.created_if_public()) == Some(public.created()))
     }
 
     /// As [`open_hub_repo`](Self::open_hub_repo), but only by the present name of the repository.
@@ -118,7 +130,7 @@ impl Server {
 impl OpenRepo {
     /// The repository, if the holder of these claims may see it.
     pub(super) fn of(claims: &Claims, repo: HubRepo) -> Option<Self> {
-        let acting = acting_claims(claims, &repo.storage_name, !repo.is_private)?;
+        let acting = acting_claims(claims, &repo.storage_name, repo.created_if_public())?;
         let caller = if claims.repo == RepoScope::All { claims.clone() } else { acting.clone() };
         Some(Self { repo, claims: acting, caller })
     }
@@ -144,29 +156,31 @@ impl OpenRepo {
 /// `None` if the caller may not.
 pub(super) fn creating_claims(claims: &Claims, name: &HubName, storage_name: &str) -> Option<Claims> {
     let is_elsewhere = matches!(&claims.repo, RepoScope::Account(account) if !account.creates_in(name.namespace()));
-    acting_claims(claims, storage_name, false).filter(|acting| acting.allow(Scope::Write) && !is_elsewhere)
+    acting_claims(claims, storage_name, None).filter(|acting| acting.allow(Scope::Write) && !is_elsewhere)
 }
 
 /// The claims under which a caller acts on a repository: those for all repositories, for its
 /// namespace or of a user become claims for this one. `None` if the caller may not see it. All
-/// users read a public one.
+/// users read a public one, which has the time of its creation here.
 ///
 /// A server without authentication does not distinguish repositories, because its clients upload
 /// without tokens.
-pub(in crate::service) fn acting_claims(claims: &Claims, storage_name: &str, is_public: bool) -> Option<Claims> {
+pub(in crate::service) fn acting_claims(
+    claims: &Claims,
+    storage_name: &str,
+    public: Option<Timestamp>,
+) -> Option<Claims> {
     if *claims == Claims::UNRESTRICTED {
         return Some(claims.clone());
     }
     let repo: Repo = storage_name.parse().ok()?;
-    let as_public = |repo| (Scope::Read, RepoScope::Public(PublicRepo::new(repo)));
+    let public = public.map(|created| PublicRepo::new(repo.clone(), created));
     let (most, repo) = match &claims.repo {
         RepoScope::Account(account) => match account.role_for(storage_name) {
             Some(role) => (role.into(), RepoScope::One(repo)),
-            None if is_public => as_public(repo),
-            None => return None,
+            None => (Scope::Read, RepoScope::Public(public?)),
         },
-        RepoScope::Public(public) if is_public && *public.repo() == repo => as_public(repo),
-        RepoScope::Public(_) => return None,
+        RepoScope::Public(own) => (Scope::Read, RepoScope::Public(public.filter(|public| public == own)?)),
         scope if scope.covers(&repo) => (claims.scope, RepoScope::One(repo)),
         RepoScope::All | RepoScope::One(_) | RepoScope::Namespace(_) => return None,
     };

@@ -24,6 +24,7 @@ use super::catalog::shown_by;
 use super::name::MAX_FORMER_COUNT;
 use super::{HubError, HubName, OpenRepo, creating_claims};
 use crate::index::{HubRepo, HubRepoAt};
+use crate::runtime::fair::Busy;
 use crate::service::access::{Claims, Scope};
 use crate::service::registration_log::HubChange;
 use crate::service::store_locks::RepoLock;
@@ -241,10 +242,12 @@ impl Server {
     }
 }
 
-/// The refusal of a name that this repository has, or that one had a moment ago. Who may not see it
-/// gets the refusal of any name that the claims do not permit.
+/// The refusal of a name that this repository has. Without the right to see it that is the refusal
+/// of any name that the claims do not permit. `None` if one had it a moment ago: the client tries
+/// again.
 pub(super) fn in_use(claims: &Claims, name: &HubName, found: Option<HubRepo>) -> HubError {
-    match found.and_then(|found| OpenRepo::of(claims, found)) {
+    let Some(found) = found else { return StoreError::from(Busy { is_above_share: false }).into() };
+    match OpenRepo::of(claims, found) {
         Some(_) => HubError::Exists { what: format!("{}/{}", name.namespace(), name.name()) },
         None => HubError::ReadOnly,
     }

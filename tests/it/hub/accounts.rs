@@ -235,7 +235,7 @@ async fn reader_of_a_public_repository_gets_no_deduplication() {
     let private = json!({ "private": true }).to_string();
     let set = alice.request(Method::PUT, "/api/models/alice/open/settings").body(private);
     assert_eq!(Response::of(set).await.status, 200);
-    assert_eq!(foreign.get("/api/models/alice/open").await.status, 404);
+    assert_eq!(foreign.get("/api/models/alice/open").await.status, 401);
 }
 
 #[tokio::test]

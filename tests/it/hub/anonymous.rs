@@ -8,7 +8,7 @@ use super::accounts::{accounts, client_of};
 use super::lfs::line;
 use super::rights::{Subject, call, hub_routes, visible};
 use super::{commit, put, stored_xorb};
-use crate::support::{Client, Response, Start, TestServer, issue, register, sha256_of, upload_shard};
+use crate::support::{Client, Response, Start, TestServer, issue, register, send, sha256_of, upload_shard};
 
 fn server() -> TestServer {
     Start::default().with("auth", "token").with("anonymous_read", true).start()
@@ -110,10 +110,12 @@ async fn readers_do_not_see_that_a_hidden_repository_had_the_name() {
     let fresh = json!({ "name": "latest", "organization": "me", "private": false }).to_string();
     assert_eq!(owner.post("/api/repos/create", fresh).await.status, 200);
     assert_eq!(commit(&owner, "me/latest", None, &[put("a.txt", b"a")]).await.0, 200);
+    let stored = owner.get("/v1/usage?repo=models/me/closed~2").await.json();
+    assert!(stored["repos"][0]["files"].as_u64().unwrap() > 0, "its storage name: {stored}");
     accounts(&server, &["user", "add", "stranger"]);
     let holders = [server.client(), client_of(&server, "stranger", "write")];
     for client in &holders {
-        // Everything but the times and ids is the same, also the lengths.
+        // The same headers and lengths.
         for route in hub_routes(&server).await.iter().filter(|route| route.template.contains("{name}")) {
             let taken = call(client, route, model("closed"), None).await;
             let never = call(client, route, model("latest"), None).await;
@@ -139,6 +141,54 @@ async fn readers_do_not_see_that_a_hidden_repository_had_the_name() {
             seen.push((lens, given.header("content-length").to_owned(), visible(&usage), visible(&files)));
         }
         assert_eq!(seen[0], seen[1]);
+    }
+}
+
+/// Not later: made private, it is not told from a deleted one, nor is a later one of its name.
+#[tokio::test]
+async fn token_for_reading_ends_with_the_public_repository() {
+    let server = server();
+    let owner = server.client().bearing(&issue(&server, "admin", "*", &[]));
+    create_both(&owner).await;
+    let set = async |visibility: &str| {
+        let change = json!({ "visibility": visibility }).to_string().into_bytes();
+        assert_eq!(send(&owner, "PUT", "/api/models/me/open/settings", None, change).await.status, 200);
+    };
+    let create = async |visibility: &str| {
+        let name = json!({ "name": "open", "organization": "me", "visibility": visibility }).to_string();
+        assert_eq!(owner.post("/api/repos/create", name).await.status, 200);
+    };
+    let delete = async || {
+        let name = json!({ "name": "open", "organization": "me" }).to_string().into_bytes();
+        assert_eq!(send(&owner, "DELETE", "/api/repos/delete", None, name).await.status, 200);
+    };
+    let given = server.client().get("/api/models/me/open/xet-read-token/main").await.json();
+    let reader = server.client().bearing(given["accessToken"].as_str().unwrap());
+    let file = server.client().get("/me/open/resolve/main/.gitattributes").await;
+    assert_eq!(file.status, 200);
+    let hash = owner.get("/v1/files").await.json()["files"][0]["hash"].as_str().unwrap().to_owned();
+    let paths = [format!("/v1/files/{hash}"), format!("/v1/reconstructions/{hash}"), "/api/models/me/open".to_owned()];
+    let seen = async || {
+        let mut seen = Vec::new();
+        for path in &paths {
+            let response = reader.get(path).await;
+            seen.push((response.status, visible(&response), response.body.len()));
+        }
+        seen
+    };
+    let is_open = async || seen().await.iter().all(|seen| seen.0 == 200);
+    assert!(is_open().await);
+    set("private").await;
+    let hidden = seen().await;
+    assert!(hidden.iter().all(|seen| seen.0 == 401), "{hidden:?}");
+    set("public").await;
+    assert!(is_open().await);
+    delete().await;
+    assert_eq!(seen().await, hidden);
+    for visibility in ["private", "public"] {
+        create(visibility).await;
+        assert_eq!(seen().await, hidden, "{visibility}");
+        delete().await;
     }
 }
 

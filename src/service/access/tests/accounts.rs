@@ -4,10 +4,14 @@ use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use super::*;
+use crate::runtime::clock::Timestamp;
 use crate::service::access::{
     AccountError, AccountName, Accounts, MAX_ANCESTOR_COUNT, PublicRepo, RefreshToken, Role, TokenId,
     check_file_upload, check_refresh_token,
 };
+
+/// When the public repositories here were created.
+const CREATED: Timestamp = Timestamp::from_millis(1_790_000_000_000);
 
 fn name(text: &str) -> AccountName {
     text.parse().unwrap()
@@ -244,13 +248,15 @@ fn case_of_a_subject_makes_no_difference() {
 #[test]
 fn public_repository_is_its_own_owner_and_survives_its_token() {
     let repo: Repo = "models/ns/repo".parse().unwrap();
-    let public = RepoScope::Public(PublicRepo::new(repo.clone()));
+    let public = RepoScope::Public(PublicRepo::new(repo.clone(), CREATED));
     assert_eq!(public.to_string(), "@models/ns/repo");
+    // A later one of the name is another one.
+    assert_ne!(public, RepoScope::Public(PublicRepo::new(repo.clone(), Timestamp::from_millis(0))));
     assert!(public.covers(&repo) && !public.covers(&"models/ns/other".parse().unwrap()));
     let issued = Claims { repo: public.clone(), ..claims() };
     assert_eq!(check_token(&ring(), issued.issue(&ring()).expose(), NOW).map(|token| token.claims), Ok(issued.clone()));
     // One user is one tenant, however many of them he reads.
-    let other = RepoScope::Public(PublicRepo::new("models/other/repo".parse().unwrap()));
+    let other = RepoScope::Public(PublicRepo::new("models/other/repo".parse().unwrap(), CREATED));
     assert_ne!(public.owner(), other.owner());
     assert_eq!(issued.tenant(), Claims { repo: other, ..claims() }.tenant());
     assert_ne!(issued.tenant(), claims().tenant());
@@ -260,13 +266,15 @@ fn public_repository_is_its_own_owner_and_survives_its_token() {
 #[test]
 fn token_for_a_public_repository_does_not_show_which() {
     let claims = |storage_name: &str| {
-        let repo = RepoScope::Public(PublicRepo::new(storage_name.parse().unwrap()));
+        let repo = RepoScope::Public(PublicRepo::new(storage_name.parse().unwrap(), CREATED));
         Claims { scope: Scope::Read, repo, ..claims() }
     };
     let longest = format!("models/{}/{}~1000", "n".repeat(96), "r".repeat(96));
     let mut texts = Vec::new();
     for storage_name in ["models/acme/bert", "models/acme/bert~2", &longest] {
-        let mut token = Token::new(claims(storage_name), 7);
+        let subject = if storage_name == longest { "s".repeat(255) } else { "alice".to_owned() };
+        let claims = Claims { subject: Some(subject.parse().unwrap()), ..claims(storage_name) };
+        let mut token = Token::new(claims, 7);
         for ancestor in 0..MAX_ANCESTOR_COUNT as u64 {
             token.ancestors.push(TokenId::new(ancestor, LATER));
         }
@@ -277,7 +285,7 @@ fn token_for_a_public_repository_does_not_show_which() {
     for text in &texts {
         assert_eq!(text.len(), texts[0].len());
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(text.strip_prefix("zorb_").unwrap()).unwrap();
-        for shown in [&b"acme"[..], b"bert", b"nnnn", b"~2", b"alice", &LATER.to_le_bytes()] {
+        for shown in [&b"acme"[..], b"bert", b"nnnn", b"~2", b"ssss", b"alice", &LATER.to_le_bytes()] {
             assert!(!bytes.windows(shown.len()).any(|window| window == shown), "{shown:?}");
         }
     }
@@ -287,7 +295,7 @@ fn token_for_a_public_repository_does_not_show_which() {
 fn user_is_one_tenant_with_every_token_for_own_and_public_files() {
     let accounts = accounts();
     let own = accounts.user(&"alice".parse().unwrap()).unwrap().claims(Scope::Write, NOW, 60);
-    let public = RepoScope::Public(PublicRepo::new("models/other/repo".parse().unwrap()));
+    let public = RepoScope::Public(PublicRepo::new("models/other/repo".parse().unwrap(), CREATED));
     let issued = ["models/alice/x", "datasets/alice/y", "spaces/Alice/z"].map(|repo| repo.parse().unwrap());
     for repo in issued.into_iter().chain([public]) {
         assert_eq!(Claims { repo: repo.clone(), ..own.clone() }.tenant(), own.tenant(), "{repo}");

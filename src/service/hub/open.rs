@@ -6,6 +6,7 @@
 use super::{HubError, HubName, missing};
 use crate::index::{HubCommit, HubRepo};
 use crate::runtime::clock::Timestamp;
+use crate::runtime::fair::Tenant;
 use crate::service::access::{Claims, PublicRepo, Repo, RepoScope, Scope};
 use crate::service::{Server, StoreError};
 
@@ -77,8 +78,9 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The index does not respond.
-    pub async fn is_still_public(&self, public: &PublicRepo) -> Result<bool, StoreError> {
+    /// The index does not respond, or the tenant got no permit for a lookup in time.
+    pub async fn is_still_public(&self, public: &PublicRepo, tenant: Tenant) -> Result<bool, StoreError> {
+        let _permit = self.lookup_permit(tenant).await?;
         let found = self.store.index.find_stored_hub_repo(public.repo().to_string()).await?;
         Ok(found.and_then(|found| found.created_if_public()) == Some(public.created()))
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{Connection, PgConnection, PgPool, Row};
+use sqlx::{Connection, PgConnection, PgPool, Row, query};
 use thiserror::Error;
 use tokio::time::{sleep, timeout};
 
@@ -98,7 +98,10 @@ impl PostgresIndex {
             Err(error) => Err(migrate::failure(op, POSTGRES, error, found_version(&pool).await.ok(), map)),
         };
         pool.close().await;
-        // It has had the lock of servers until now. The schema is what it is, however it ends.
+        // It has had the lock of servers until now. PostgreSQL ends a session only after its
+        // client, so without the unlock a server that starts now might not get the lock. The schema
+        // is what it is, however this ends.
+        let _ = query("SELECT pg_advisory_unlock_all()").execute(&mut connection).await;
         let _ = connection.close().await;
         migrated
     }

@@ -4,9 +4,10 @@
 
 PATHS is 1000000 and COMMITS 1000 if not given: paths of the large repository, and commits of one file to the small one. All
 paths of the large repository have the same contents. FILES paths of another one, by default a tenth as many, have contents of
-their own, so that a sweep finds as many files that nothing needs; with 0 only the large one is swept. Needs target/release/zorb, `ab` (apache2-utils), an idle machine and 2 GB of
-disk. Prints a table with what was aimed at, and exits with 1 if an aim was missed. The sweep begins a minute after a start of
-the server; for its second part the times in the stopped database are set back by eight days.
+their own, so that a sweep finds as many files that nothing needs; with 0 only the large one is swept. Needs
+target/release/zorb, `ab` (apache2-utils), an idle machine and 2 GB of disk. Prints a table with what was aimed at, and exits
+with 1 if an aim was missed. The sweep begins a minute after a start of the server; for its second part the times in the
+stopped database are set back by eight days.
 """
 
 import base64
@@ -39,6 +40,7 @@ CHANGE_COUNT = 25_000
 LOAD_COUNT = 30_000
 
 SMALL, LARGE, DISTINCT, WRITERS, BATCHES = "me/small", "me/large", "me/distinct", "me/writers", "me/batches"
+
 rows = []
 
 

@@ -4,7 +4,7 @@
 //! [`HubError::NoRepo`], like one that does not exist.
 
 use super::{HubError, HubName, missing};
-use crate::index::{HubCommit, HubRepo};
+use crate::index::{HubCommit, HubRepo, IndexError, IndexErrorKind};
 use crate::runtime::clock::Timestamp;
 use crate::runtime::fair::Tenant;
 use crate::service::access::{Claims, PublicRepo, Repo, RepoScope, Scope};
@@ -57,10 +57,16 @@ impl Server {
         revision: &str,
     ) -> Result<(OpenRepo, HubCommit), HubError> {
         let branch = if revision.starts_with("refs/") { revision } else { &format!("refs/heads/{revision}") };
-        // What cannot be read of a repository is an error only for those who are shown it: below.
         let found = match revision.chars().any(char::is_control) {
-            true => None,
-            false => self.store.find_hub_name_at(name, branch).await.ok().flatten(),
+            true => Ok(None),
+            false => self.store.find_hub_name_at(name, branch).await,
+        };
+        let found = match found {
+            // A damaged row of a commit is an error only for those who are shown it: below.
+            Err(StoreError::Index(IndexError {
+                kind: IndexErrorKind::Inconsistent | IndexErrorKind::Damaged, ..
+            })) => None,
+            found => found?,
         };
         // A caller that is shown a repository may read it.
         let (open, head) = match found.and_then(|found| Some((OpenRepo::of(claims, found.repo)?, found.head))) {

@@ -1,9 +1,10 @@
 //! What the server reads of revisions itself: last commits and cards.
 
 use super::Setup;
-use super::hub::{claims, commit, create, head_of, open, put};
+use super::hub::{claims, commit, create, head_of, name, open, put};
 use crate::git::ObjectId;
-use crate::service::{Change, Depth};
+use crate::service::access::Claims;
+use crate::service::{Change, Depth, HubError, StoreError};
 
 fn put_text(path: &str, text: &str) -> Change {
     Change::Put { path: path.parse().unwrap(), contents: text.as_bytes().to_vec() }
@@ -49,4 +50,17 @@ async fn card_is_not_read_from_memory_without_a_claim_to_its_file() {
     let file = server.find_hub_file(&opened, &head, "README.md").await.unwrap().blob.file;
     server.remove_file(&claims("repo"), file, None).await.unwrap();
     assert_eq!(server.hub_card(&opened, &head).await.unwrap(), None);
+}
+
+/// A damaged commit is an error for those who are shown its repository, and nothing for others.
+#[tokio::test]
+async fn damaged_head_does_not_show_a_hidden_repository() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "model").await.unwrap();
+    setup.index.tamper("PRAGMA ignore_check_constraints = ON; UPDATE hub_commits SET tree = x'00'").await;
+    let refused = async |claims: Claims| server.open_hub_revision(&claims, &name("model"), "main").await.unwrap_err();
+    let shown = refused(claims("model")).await;
+    assert!(matches!(&shown, HubError::Store(StoreError::Index(_))), "{shown:?}");
+    assert!(matches!(refused(claims("other")).await, HubError::NoRepo));
 }

@@ -234,6 +234,15 @@ pub trait HubIndex {
     /// A commit, reachable or not. A [sweep](HubSweepIndex) deletes unreachable ones later.
     fn find_hub_commit(&self, repo: i64, id: ObjectId) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>>;
 
+    /// A commit and its ancestors, each before its parent, at most this many. Fewer if the last one
+    /// has no parent or its parent is missing; none if the commit is.
+    fn list_hub_history(
+        &self,
+        repo: i64,
+        from: ObjectId,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubCommit>, IndexError>>;
+
     /// The commit of a branch or tag; `None` also if the commit is missing.
     fn find_hub_head(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>>;
 

@@ -12,6 +12,7 @@ use crate::runtime::clock::Timestamp;
 suite! {
     repository_is_created_once_whatever_the_case_of_its_name
     branch_moves_only_from_the_parent_of_the_commit
+    history_of_a_commit_is_each_before_its_parent
     objects_belong_to_their_repository_and_are_added_once
     equal_objects_of_one_commit_are_added_once
     branches_and_tags_name_commits_that_exist
@@ -100,6 +101,25 @@ async fn branch_moves_only_from_the_parent_of_the_commit(db: Db) {
     assert_eq!(db.find_hub_commit(number, id(2)).await.unwrap(), Some(commit(2, Some(1))));
     let found = db.find_hub_repo(RepoKind::Model, "acme".to_owned(), "bert".to_owned()).await.unwrap().unwrap();
     assert_eq!(found.updated, commit(2, None).at);
+}
+
+async fn history_of_a_commit_is_each_before_its_parent(db: Db) {
+    let (one, two) = (create(&db, RepoKind::Model, "one").await, create(&db, RepoKind::Model, "two").await);
+    // Two branches, and one whose parent is missing.
+    let commits = [commit(2, Some(1)), commit(3, Some(2)), commit(4, Some(2)), commit(6, Some(5))];
+    db.add_hub_commits(one, commits.to_vec()).await.unwrap();
+    let history =
+        async |repo, from, limit| -> Vec<HubCommit> { db.list_hub_history(repo, id(from), limit).await.unwrap() };
+    let first = commit(1, None);
+    let [second, third, fourth, orphan] = commits;
+    assert_eq!(history(one, 3, 9).await, [third.clone(), second.clone(), first.clone()]);
+    assert_eq!(history(one, 4, 3).await, [fourth, second.clone(), first.clone()]);
+    assert_eq!(history(one, 3, 2).await, [third, second]);
+    assert_eq!(history(one, 1, 1).await, [first.clone()]);
+    assert_eq!(history(one, 6, 9).await, [orphan]);
+    assert_eq!(history(one, 5, 9).await, []);
+    assert_eq!(history(two, 3, 9).await, [], "the commits of another repository");
+    assert_eq!(history(two, 1, 9).await, [first]);
 }
 
 async fn objects_belong_to_their_repository_and_are_added_once(db: Db) {

@@ -38,7 +38,7 @@ macro_rules! hub_deletion_verbs {
                 &self,
                 storage_name: String,
             ) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
-                let find = query(sql::FIND_DELETED_STORED).bind(storage_name);
+                let find = query(sql::FIND_STORED).bind(storage_name).bind(true);
                 async move { self.read("find a deleted Hub repository").find(find).await }.boxed()
             }
 

@@ -19,7 +19,7 @@ macro_rules! hub_rename_verbs {
             }
 
             fn find_stored_hub_repo(&self, storage_name: String) -> BoxFuture<'_, Result<Option<HubRepo>, IndexError>> {
-                let find = query(sql::FIND_STORED).bind(storage_name);
+                let find = query(sql::FIND_STORED).bind(storage_name).bind(false);
                 async move { self.read("find a Hub repository").find(find).await }.boxed()
             }
 

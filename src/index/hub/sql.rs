@@ -33,10 +33,7 @@ pub(in crate::index) const FIND_AT: &str = "SELECT h.id, kind, namespace, h.name
      WHERE kind = $1 AND lower_name = $2 AND NOT is_deleted";
 
 pub(in crate::index) const FIND_STORED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
-     created_at AS created, updated_at AS updated FROM hub_repos WHERE storage_name = $1 AND NOT is_deleted";
-
-pub(in crate::index) const FIND_DELETED_STORED: &str = "SELECT id, kind, namespace, name, storage_name, is_private, \
-     created_at AS created, updated_at AS updated FROM hub_repos WHERE storage_name = $1 AND is_deleted";
+     created_at AS created, updated_at AS updated FROM hub_repos WHERE storage_name = $1 AND is_deleted = $2";
 
 pub(in crate::index) const FIND_STORAGE_NAME: &str = "SELECT id FROM hub_repos WHERE storage_name = $1";
 
@@ -108,34 +105,32 @@ pub(in crate::index) const SET_PRIVATE: &str = "UPDATE hub_repos SET is_private 
 pub(in crate::index) const DELETE: &str =
     "UPDATE hub_repos SET is_deleted = TRUE, is_recorded = FALSE WHERE id = $1 AND NOT is_deleted";
 
+/// Deletes up to `$2` rows of a repository, found by this column.
+macro_rules! drop_some {
+    ($table:literal, $id:literal) => {
+        concat!(
+            "DELETE FROM ",
+            $table,
+            " WHERE repo_id = $1 AND ",
+            $id,
+            " IN (SELECT ",
+            $id,
+            " FROM ",
+            $table,
+            " WHERE repo_id = $1 LIMIT +$2)"
+        )
+    };
+}
+
 /// Each deletes some of the rows of a repository that is deleted, and how many. A directory may
 /// have thousands of pages.
 pub(in crate::index) const DROP_SOME: [(&str, i64); 6] = [
-    (
-        "DELETE FROM hub_former_names WHERE repo_id = $1 AND lower_name IN \
-         (SELECT lower_name FROM hub_former_names WHERE repo_id = $1 LIMIT +$2)",
-        64,
-    ),
-    (
-        "DELETE FROM hub_commits WHERE repo_id = $1 AND oid IN \
-         (SELECT oid FROM hub_commits WHERE repo_id = $1 LIMIT +$2)",
-        64,
-    ),
-    ("DELETE FROM hub_trees WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_trees WHERE repo_id = $1 LIMIT +$2)", 1),
-    (
-        "DELETE FROM hub_blobs WHERE repo_id = $1 AND oid IN (SELECT oid FROM hub_blobs WHERE repo_id = $1 LIMIT +$2)",
-        64,
-    ),
-    (
-        "DELETE FROM hub_unneeded_commits WHERE repo_id = $1 AND oid IN \
-         (SELECT oid FROM hub_unneeded_commits WHERE repo_id = $1 LIMIT +$2)",
-        64,
-    ),
-    (
-        "DELETE FROM hub_unneeded_files WHERE repo_id = $1 AND file IN \
-         (SELECT file FROM hub_unneeded_files WHERE repo_id = $1 LIMIT +$2)",
-        64,
-    ),
+    (drop_some!("hub_former_names", "lower_name"), 64),
+    (drop_some!("hub_commits", "oid"), 64),
+    (drop_some!("hub_trees", "oid"), 1),
+    (drop_some!("hub_blobs", "oid"), 64),
+    (drop_some!("hub_unneeded_commits", "oid"), 64),
+    (drop_some!("hub_unneeded_files", "file"), 64),
 ];
 
 pub(in crate::index) const DROP_REPO: &str = "DELETE FROM hub_repos WHERE id = $1";
@@ -147,6 +142,13 @@ pub(in crate::index) const LIST_REFS: &str =
 
 pub(in crate::index) const FIND_COMMIT: &str = "SELECT oid AS id, tree, parent, at, author, message FROM hub_commits \
      WHERE repo_id = $1 AND oid = $2";
+
+/// A commit and its ancestors.
+pub(in crate::index) const LIST_HISTORY: &str = "WITH RECURSIVE history (id, tree, parent, at, author, message, place) AS \
+     (SELECT oid, tree, parent, at, author, message, 1 FROM hub_commits WHERE repo_id = $1 AND oid = $2 \
+     UNION ALL SELECT c.oid, c.tree, c.parent, c.at, c.author, c.message, place + 1 FROM history \
+     JOIN hub_commits AS c ON c.repo_id = $1 AND c.oid = history.parent WHERE place < $3) \
+     SELECT id, tree, parent, at, author, message FROM history ORDER BY place";
 
 pub(in crate::index) const FIND_HEAD: &str = "SELECT oid AS id, tree, parent, at, author, message FROM hub_refs AS r \
      JOIN hub_commits AS c ON c.repo_id = r.repo_id AND oid = target WHERE r.repo_id = $1 AND r.name = $2";

@@ -111,6 +111,16 @@ macro_rules! hub_verbs {
                 async move { self.read("find a commit").find(find).await }.boxed()
             }
 
+            fn list_hub_history(
+                &self,
+                repo: i64,
+                from: ObjectId,
+                limit: u32,
+            ) -> BoxFuture<'_, Result<Vec<HubCommit>, IndexError>> {
+                let list = query(sql::LIST_HISTORY).bind(repo).bind(sql::id_bytes(from)).bind(i64::from(limit));
+                async move { self.read("read the history of a commit").all(list).await }.boxed()
+            }
+
             fn find_hub_head(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>> {
                 let find = query(sql::FIND_HEAD).bind(repo).bind(name);
                 async move { self.read("find the commit of a branch or tag").find(find).await }.boxed()

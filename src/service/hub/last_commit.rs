@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::ancestors::Ancestors;
 use super::{HubEntry, HubError, OpenRepo};
 use crate::git::{EntryKind, ObjectId, RepoPath};
 use crate::index::HubCommit;
@@ -55,13 +56,13 @@ impl Server {
         }
         let (mut child, mut child_root) = (Arc::new(commit.clone()), self.store.tree(open, commit.tree).await?);
         let mut step_count = 0;
-        while let Some(id) = child.parent {
+        let mut ancestors = Ancestors::of(commit, &self.store, open);
+        loop {
             step_count += 1 + child_root.count() / STEP_ENTRY_COUNT;
             if directories.is_empty() || step_count > MAX_STEP_COUNT {
                 return Ok(found);
             }
-            let parent = self.store.index.find_hub_commit(open.repo.id, id).await?;
-            let parent = parent.ok_or_else(|| open.inconsistent(format!("commit {id}")))?;
+            let Some(parent) = ancestors.next().await? else { break };
             let parent_root = self.store.tree(open, parent.tree).await?;
             for (path, directory) in &mut directories {
                 let (first, _) = path.split_once('/').unwrap_or((path, ""));

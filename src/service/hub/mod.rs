@@ -13,6 +13,7 @@
 //! committed ([`sweep`]).
 
 mod advance;
+mod ancestors;
 mod card;
 mod catalog;
 mod check;

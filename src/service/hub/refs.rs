@@ -12,10 +12,6 @@ use crate::service::Server;
 use crate::service::access::Claims;
 use crate::service::registration_log::HubChange;
 
-/// After so many bytes of messages a page of the history ends. A message has up to 64 KiB. The
-/// response has it twice, and six times as long if its characters are escaped.
-const MAX_HISTORY_LEN: usize = 1 << 20;
-
 /// The files that a new repository has.
 ///
 /// Git clients that clone it must know which of its files are large. These are the endings that the
@@ -229,33 +225,6 @@ impl Server {
         };
         // Only another process can have moved it meanwhile.
         if self.uninterrupted(write).await? { Ok(()) } else { Err(HubError::Moving) }
-    }
-
-    /// Commits from this one on, each with its first parent after it, at most `limit`, and fewer if
-    /// their messages are long; and the commit after them.
-    ///
-    /// # Errors
-    ///
-    /// The index does not respond.
-    pub async fn hub_history(
-        &self,
-        open: &OpenRepo,
-        from: HubCommit,
-        limit: usize,
-    ) -> Result<(Vec<HubCommit>, Option<ObjectId>), HubError> {
-        let (mut commits, mut next, mut message_len) = (Vec::new(), Some(from), 0);
-        while let Some(commit) = next.take() {
-            if commits.len() == limit || message_len >= MAX_HISTORY_LEN {
-                return Ok((commits, Some(commit.id)));
-            }
-            message_len += commit.message.len();
-            if let Some(parent) = commit.parent {
-                let found = self.store.index.find_hub_commit(open.repo.id, parent).await?;
-                next = Some(found.ok_or_else(|| open.inconsistent(format!("commit {parent}")))?);
-            }
-            commits.push(commit);
-        }
-        Ok((commits, None))
     }
 }
 

@@ -36,6 +36,33 @@ async fn last_commit_far_back_in_the_history_is_unknown() {
     assert_eq!(last().await, expected.map(|(path, id)| (path.to_owned(), id)));
 }
 
+#[tokio::test]
+async fn history_ends_at_the_limit_and_names_the_next_commit() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    // With the one of the creation more than two pages of the index.
+    for number in 0..6 {
+        commit(&server, "repo", vec![put_text("a.txt", &number.to_string())]).await.unwrap();
+    }
+    let (opened, head) = (open(&server, "repo").await.unwrap(), head_of(&server, "repo").await);
+    let mut expected = vec![head.clone()];
+    while let Some(parent) = expected.last().unwrap().parent {
+        expected.push(server.find_revision(&opened, &parent.to_string()).await.unwrap());
+    }
+    assert_eq!(expected.len(), 7);
+    for limit in 1..=8 {
+        let (commits, next) = server.hub_history(&opened, head.clone(), limit).await.unwrap();
+        assert_eq!(commits, expected[..limit.min(7)], "{limit}");
+        assert_eq!(next, expected.get(limit).map(|commit| commit.id), "{limit}");
+    }
+    let missing = expected[5].id;
+    setup.index.tamper(&format!("DELETE FROM hub_commits WHERE hex(oid) = upper('{missing}')")).await;
+    let error = server.hub_history(&opened, head.clone(), 7).await.unwrap_err();
+    assert!(matches!(&error, HubError::Inconsistent { .. }), "{error:?}");
+    assert_eq!(server.hub_history(&opened, head, 5).await.unwrap().1, Some(missing));
+}
+
 /// The metadata of a card are in memory, but not for a repository that has lost the file.
 #[tokio::test]
 async fn card_is_not_read_from_memory_without_a_claim_to_its_file() {

@@ -113,6 +113,15 @@ impl HubIndex for FaultyIndex {
         self.inner.find_hub_commit(repo, id)
     }
 
+    fn list_hub_history(
+        &self,
+        repo: i64,
+        from: ObjectId,
+        limit: u32,
+    ) -> BoxFuture<'_, Result<Vec<HubCommit>, IndexError>> {
+        self.inner.list_hub_history(repo, from, limit)
+    }
+
     fn find_hub_head(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>> {
         self.inner.find_hub_head(repo, name)
     }

@@ -190,9 +190,9 @@ fn bearer(header: &HeaderValue) -> Option<&str> {
 }
 
 impl Caller {
-    /// Whether this caller may read every xorb. A xorb mixes chunks of many files. So a caller
-    /// whose token is for one repository may not read whole xorbs. It gets signed URLs for the
-    /// ranges of the files that it may read (spec 6.2, rule 2).
+    /// Whether this caller's token is for all repositories, so that it may read every xorb. A xorb
+    /// mixes chunks of many files. So a caller whose token is for one repository may not read whole
+    /// xorbs. It gets signed URLs for the ranges of the files that it may read (spec 6.2, rule 2).
     pub(super) fn sees_all(&self) -> bool {
         self.0.repo == RepoScope::All
     }

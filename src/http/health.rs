@@ -9,6 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 
 use super::AppState;
+use super::auth::{Caller, foreign};
 use super::error::{Code, Problem};
 use super::wire::{ReadyJson, StatusJson};
 use crate::runtime::descriptors::open_count;
@@ -45,8 +46,13 @@ pub(super) async fn ready(State(store): State<Arc<Store>>) -> Result<Json<ReadyJ
     }
 }
 
-/// `GET /metrics`: all metrics, for Prometheus. First sets the gauges that only change here.
-pub(super) async fn metrics(State(state): State<AppState>) -> Result<impl IntoResponse, Problem> {
+/// `GET /metrics`: all metrics, for Prometheus. First sets the gauges that only change here. They
+/// count and name all repositories, so a token for one of them is not enough.
+pub(super) async fn metrics(State(state): State<AppState>, caller: Caller) -> Result<impl IntoResponse, Problem> {
+    if !caller.sees_all() {
+        let detail = "Reading metrics requires an admin token for all repositories: issue one with --repo '*'.";
+        return Err(foreign(&caller.0, detail));
+    }
     let totals = state.server.store.totals().await?;
     state.shared.metrics.store_xorbs.set(totals.xorb_count.cast_signed());
     state.shared.metrics.store_bytes.set(totals.serialized_len.cast_signed());

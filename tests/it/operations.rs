@@ -347,6 +347,18 @@ async fn metrics_tell_what_repositories_have() {
     }
 }
 
+/// Metrics name and count all repositories.
+#[tokio::test]
+async fn metrics_are_not_shown_to_a_token_for_one_repository() {
+    let server = guarded();
+    let client = server.client();
+    for repo in ["models/a/one", "models/a/*"] {
+        let refused = client.bearing(&issue(&server, "admin", repo, &[])).get("/metrics").await;
+        refused.problem(403, "forbidden");
+    }
+    assert_eq!(client.bearing(&issue(&server, "admin", "*", &[])).get("/metrics").await.status, 200);
+}
+
 #[tokio::test]
 async fn metrics_have_the_hundred_largest_repositories() {
     let server = guarded();

@@ -38,6 +38,9 @@ use crate::runtime::fair::{Permit, Tenant};
 /// Xorbs of a shard that are proven at once. Their layouts are in memory, at 41 bytes per chunk.
 const BATCH_COUNT: usize = 64;
 
+/// Bytes of an entry of a shard.
+const ENTRY_LEN: usize = 48;
+
 /// Stock clients write a digest of zeros if they have not computed one, as for the empty file. It
 /// is not taken as a claim, because the claim would be false, and the next push of the file would
 /// be refused.
@@ -71,7 +74,8 @@ impl Server {
         self.check_not_deleting(&claims.repo).await?;
         let tenant = claims.tenant();
         let must_possess = claims.repo != RepoScope::All;
-        let parsed = self.store.pool.run_for(tenant, move || parse(&bytes)).await?;
+        let entry_count = bytes.len() / ENTRY_LEN;
+        let parsed = self.store.compute_for(tenant, entry_count, move || parse(&bytes)).await?;
         // The quota is checked before anything is read or hashed, because a shard may have half a
         // million files.
         self.check_quota(&claims.repo, &parsed.files).await?;
@@ -87,7 +91,8 @@ impl Server {
             let single = if must_possess { single_chunks(terms, &parsed.xorbs) } else { HashSet::new() };
             (parsed, (named, single), Bytes::from(recorded))
         };
-        let (Shard { files, xorbs }, (named, single), recorded) = self.store.pool.run_for(tenant, prepare).await;
+        let (Shard { files, xorbs }, (named, single), recorded) =
+            self.store.compute_for(tenant, entry_count, prepare).await;
         let domain = domain(&claims.repo);
         // Possession is proven before the shard's statements about xorbs are compared with their
         // rows, so that errors tell nothing about xorbs of others.
@@ -162,8 +167,9 @@ impl Store {
     ) -> Result<Vec<(ChunkHash, XorbHash)>, RegisterError> {
         let wanted = xorbs.iter().map(|xorb| xorb.hash).filter(|xorb| !unproven.contains(xorb));
         let contents = self.whole_contents(wanted).await?;
+        let chunk_count = xorbs.iter().map(|xorb| xorb.chunks.len()).sum();
         let prove = move || xorbs.iter().map(|xorb| prove_xorb(xorb, &contents)).collect::<Result<Vec<_>, _>>();
-        Ok(self.pool.run_for(tenant, prove).await?.into_iter().flatten().collect())
+        Ok(self.compute_for(tenant, chunk_count, prove).await?.into_iter().flatten().collect())
     }
 }
 

@@ -83,8 +83,8 @@ pub(super) type Trees = Cache<(i64, ObjectId), Arc<Tree>>;
 /// Bytes of directories in memory: 300 of 1000 entries each.
 const TREE_CACHE_LEN: u64 = 32 << 20;
 
-/// Directories of at most this many bytes, about 500 entries, are parsed without a worker.
-const MAX_INLINE_LEN: usize = 32 << 10;
+/// Bytes of a common entry of a directory.
+const ENTRY_LEN: usize = 64;
 
 /// Metadata of cards in memory, by the file. What a hash names never changes.
 pub(super) type Cards = Cache<FileHash, Arc<str>>;
@@ -220,10 +220,8 @@ impl Store {
     /// A directory from the index; `None` if it is missing or damaged.
     async fn read_tree(&self, tenant: Tenant, repo: i64, id: ObjectId) -> Result<Option<Tree>, HubError> {
         let Some(bytes) = self.index.find_hub_tree(repo, id).await? else { return Ok(None) };
-        let is_short = bytes.len() <= MAX_INLINE_LEN;
-        let parse = move || Tree::parse(&bytes).ok();
-        // A short one is parsed in less time than it takes to wake a worker.
-        Ok(if is_short { parse() } else { self.pool.run_for(tenant, parse).await })
+        let entry_count = bytes.len() / ENTRY_LEN;
+        Ok(self.compute_for(tenant, entry_count, move || Tree::parse(&bytes).ok()).await)
     }
 
     /// The entry at a path; `None` if there is none.

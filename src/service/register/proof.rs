@@ -39,7 +39,7 @@ impl Store {
             }
             Ok::<_, RegisterError>((proven, contents))
         };
-        self.pool.run_for(tenant, prove).await
+        self.compute_for(tenant, item_count(&terms), prove).await
     }
 
     /// Proves one file in runs. Returns the file, its first chunk, and the rows of the last xorbs
@@ -56,15 +56,21 @@ impl Store {
             contents = self.contents(contents, terms).await?;
             let (proofs, rest) = range_hashes.split_at(terms.len().min(range_hashes.len()));
             range_hashes = rest;
-            let (terms, proofs) = (terms.to_vec(), proofs.to_vec());
+            let (count, terms, proofs) = (item_count(terms), terms.to_vec(), proofs.to_vec());
             let take = move || (proof.take(&terms, &proofs, &contents), contents);
             let taken;
-            (taken, contents) = self.pool.run_for(tenant, take).await;
+            (taken, contents) = self.compute_for(tenant, count, take).await;
             proof = taken?;
         }
         let (file, first) = proof.finish(file)?;
         Ok((file, first, contents))
     }
+}
+
+/// The terms, and the chunks that are hashed for them.
+fn item_count(terms: &[Term]) -> usize {
+    let count = terms.iter().fold(0_u32, |count, term| count.saturating_add(term.chunks.count()));
+    terms.len().saturating_add(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 /// A file with some of its terms proven.

@@ -234,8 +234,8 @@ pub trait HubIndex {
     /// A commit, reachable or not. A [sweep](HubSweepIndex) deletes unreachable ones later.
     fn find_hub_commit(&self, repo: i64, id: ObjectId) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>>;
 
-    /// A commit and its ancestors, each before its parent, at most this many. Fewer if the last one
-    /// has no parent or its parent is missing; none if the commit is.
+    /// A commit and the next of its ancestors, in any order, at most this many. Fewer if the last
+    /// one has no parent or its parent is missing; none if the commit is.
     fn list_hub_history(
         &self,
         repo: i64,

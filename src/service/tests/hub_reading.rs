@@ -41,7 +41,7 @@ async fn history_ends_at_the_limit_and_names_the_next_commit() {
     let setup = Setup::new().await;
     let server = setup.process();
     create(&server, "repo").await.unwrap();
-    // With the one of the creation more than two pages of the index.
+    // With the one of the creation three pages of the index, of 1, 2 and 4 commits.
     for number in 0..6 {
         commit(&server, "repo", vec![put_text("a.txt", &number.to_string())]).await.unwrap();
     }
@@ -58,9 +58,12 @@ async fn history_ends_at_the_limit_and_names_the_next_commit() {
     }
     let missing = expected[5].id;
     setup.index.tamper(&format!("DELETE FROM hub_commits WHERE hex(oid) = upper('{missing}')")).await;
-    let error = server.hub_history(&opened, head.clone(), 7).await.unwrap_err();
-    assert!(matches!(&error, HubError::Inconsistent { .. }), "{error:?}");
-    assert_eq!(server.hub_history(&opened, head, 5).await.unwrap().1, Some(missing));
+    // Also as the first one after the page.
+    for limit in [5, 7] {
+        let error = server.hub_history(&opened, head.clone(), limit).await.unwrap_err();
+        assert!(matches!(&error, HubError::Inconsistent { .. }), "{error:?}");
+    }
+    assert_eq!(server.hub_history(&opened, head, 4).await.unwrap().0, expected[..4]);
 }
 
 /// The metadata of a card are in memory, but not for a repository that has lost the file.

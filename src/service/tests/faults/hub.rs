@@ -119,7 +119,8 @@ impl HubIndex for FaultyIndex {
         from: ObjectId,
         limit: u32,
     ) -> BoxFuture<'_, Result<Vec<HubCommit>, IndexError>> {
-        self.inner.list_hub_history(repo, from, limit)
+        let listed = self.inner.list_hub_history(repo, from, limit);
+        self.faults.around("list_hub_history", listed, index_error).boxed()
     }
 
     fn find_hub_head(&self, repo: i64, name: String) -> BoxFuture<'_, Result<Option<HubCommit>, IndexError>> {

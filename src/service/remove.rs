@@ -106,13 +106,11 @@ impl Store {
     /// Removes the claim of this repository, or all claims. Then deletes rows of removed files, but
     /// only a few steps of them.
     async fn remove_claims(&self, file: FileHash, repo: Option<String>) -> Result<RemovedClaims, StoreError> {
-        // With several servers the lock excludes registrations of other files, so a client must not
-        // get it for a file that it does not have.
-        if self.index.is_shared() {
-            let reader = repo.clone().map_or(Reader::All, Reader::Repo);
-            if self.index.find_file(file, reader, None).await?.is_none() {
-                return Ok(RemovedClaims::default());
-            }
+        // The lock excludes registrations of the file, and with several servers also of others. So
+        // a client must not get it for a file that it does not have.
+        let reader = repo.clone().map_or(Reader::All, Reader::Repo);
+        if self.index.find_file(file, reader, None).await?.is_none() {
+            return Ok(RemovedClaims::default());
         }
         let appended = self.append_removal(file, repo.clone()).await?;
         let removed = self.index.remove_claims_of(file, repo, self.clock.now(), Some(appended.number())).await;

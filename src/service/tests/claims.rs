@@ -16,7 +16,8 @@ use crate::format::{ChunkRange, FileHash, RangeHash, merkle};
 use crate::index::{Claim, ClaimState};
 use crate::service::access::{Claims, RepoScope, Scope};
 use crate::service::claims::{Pauses, Progress, Unsettled};
-use crate::service::{RegisterError, RegisteredShard, Server, Sha256File};
+use crate::service::store_locks::FileChange;
+use crate::service::{RegisterError, RegisteredShard, RemoveError, Server, Sha256File};
 
 /// Short, so that no test waits long.
 const PAUSES: Pauses =
@@ -405,4 +406,22 @@ async fn contradiction_not_decided_in_time_goes_to_the_background() {
     verify_until(&server, "the claim is settled", async || setup.index_claims().await == 0).await;
     let (later, state) = (Instant::now() + Duration::from_secs(60), ClaimState::False { actual: file.sha256 });
     assert_eq!(server.settle_before(claim, later).await, Some(state), "it can be requested again");
+}
+
+/// A client that asks to remove a file of others does not make their registrations wait.
+#[tokio::test]
+async fn removal_of_a_file_of_others_does_not_take_its_lock() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    let file = File::upload("of others", &server).await;
+    file.register(&server, "owner/one", file.sha256).await.unwrap();
+    let lock = server.store.lock_files([file.hash], FileChange::Other, Duration::ZERO).await.unwrap();
+    let (own, other) = (writer("owner/one"), writer("owner/two"));
+    // It does not wait for the lock, and that of the owner does.
+    let refused = timeout(Duration::from_secs(20), server.remove_file(&other, file.hash, None)).await.unwrap();
+    assert!(matches!(refused, Err(RemoveError::NotFound)), "{refused:?}");
+    let mut removing = std::pin::pin!(server.remove_file(&own, file.hash, None));
+    assert!(timeout(Duration::from_millis(50), &mut removing).await.is_err());
+    drop(lock);
+    assert!(removing.await.unwrap().is_file_removed);
 }

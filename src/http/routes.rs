@@ -260,7 +260,7 @@ fn for_operators() -> Vec<Route> {
         ),
         Route::get("/metrics", Admin, health::metrics)
             .costs(Light)
-            .says("Metrics for Prometheus (OpenMetrics text)")
+            .says("Metrics for Prometheus (OpenMetrics text); for tokens of all repositories")
             .responses(200, "OpenMetrics", Content::bytes("application/openmetrics-text")),
         Route::get("/openapi.json", None, openapi::document(routes)).costs(Open).says("This document").responses(
             200,

@@ -1,6 +1,6 @@
-//! Long computations for a response. They run on separate threads, because the thread that handles
-//! the request also serves other sockets. Each tenant has its own queue for these threads; the
-//! tenant is [`Tenant::current`](crate::runtime::fair::Tenant::current).
+//! Computations for a request, which run inline if they are short. Long ones run on separate
+//! threads, because the thread that handles the request also serves other sockets. Each tenant has
+//! its own queue for these threads.
 
 use super::{Server, Store};
 use crate::runtime::fair::Tenant;
@@ -22,9 +22,9 @@ pub(super) fn thread_count(verify_worker_count: usize) -> usize {
 }
 
 impl Server {
-    /// Runs a computation over `item_count` items: inline if these are few, otherwise on a
-    /// computing thread. If the future is dropped, work that has begun on a thread completes, and
-    /// queued work is dropped.
+    /// Runs a computation for a response over `item_count` items: inline if these are few,
+    /// otherwise on a computing thread, in the queue of [`Tenant::current`]. If the future is
+    /// dropped, work that has begun on a thread completes, and queued work is dropped.
     pub async fn compute<T, F>(&self, item_count: usize, work: F) -> T
     where
         T: Send + 'static,

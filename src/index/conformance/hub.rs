@@ -118,7 +118,7 @@ async fn history_of_a_commit_has_its_next_ancestors(db: Db) {
     assert_eq!(history(one, 3, 9).await, [third.clone(), second.clone(), first.clone()]);
     assert_eq!(history(one, 4, 3).await, [fourth, second.clone(), first.clone()]);
     assert_eq!(history(one, 3, 2).await, [third, second]);
-    assert_eq!(history(one, 1, 1).await, [first.clone()]);
+    assert_eq!(history(one, 1, 1).await, std::slice::from_ref(&first));
     assert_eq!(history(one, 6, 9).await, [orphan]);
     assert_eq!(history(one, 5, 9).await, []);
     assert_eq!(history(two, 3, 9).await, [], "the commits of another repository");

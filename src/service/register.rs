@@ -30,16 +30,13 @@ use super::error::{OverQuota, RegisterError, StoreError};
 use super::possession::single_chunks;
 use super::scope::domain;
 use super::{ReceivedShard, Server, Store};
-use crate::format::shard::{CasInfo, FileInfo, Sha256, Shard, parse, write_upload};
+use crate::format::shard::{CasInfo, FileInfo, RECORD_LEN, Sha256, Shard, parse, write_upload};
 use crate::format::{ChunkHash, XorbHash};
 use crate::index::{Claim, ClaimState, IndexErrorKind, Registered, Registration, XorbContents};
 use crate::runtime::fair::{Permit, Tenant};
 
 /// Xorbs of a shard that are proven at once. Their layouts are in memory, at 41 bytes per chunk.
 const BATCH_COUNT: usize = 64;
-
-/// Bytes of an entry of a shard.
-const ENTRY_LEN: usize = 48;
 
 /// Stock clients write a digest of zeros if they have not computed one, as for the empty file. It
 /// is not taken as a claim, because the claim would be false, and the next push of the file would
@@ -74,7 +71,7 @@ impl Server {
         self.check_not_deleting(&claims.repo).await?;
         let tenant = claims.tenant();
         let must_possess = claims.repo != RepoScope::All;
-        let entry_count = bytes.len() / ENTRY_LEN;
+        let entry_count = usize::try_from(bytes.len() as u64 / RECORD_LEN).unwrap_or(usize::MAX);
         let parsed = self.store.compute_for(tenant, entry_count, move || parse(&bytes)).await?;
         // The quota is checked before anything is read or hashed, because a shard may have half a
         // million files.

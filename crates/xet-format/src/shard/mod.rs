@@ -38,7 +38,7 @@ pub use sha256::Sha256;
 pub use write::{DedupResponse, write_dedup_response, write_upload};
 
 /// Bytes of every record of the two sections, and of the header (spec 4).
-const RECORD_LEN: u64 = 48;
+pub const RECORD_LEN: u64 = 48;
 
 /// Bytes of a footer (spec 4.7).
 const FOOTER_LEN: u64 = 200;

@@ -80,8 +80,8 @@ pub enum Registered {
     MissingXorb(XorbHash),
     /// The blob of this xorb is damaged, so the file would be unreadable. Nothing was changed.
     DamagedXorb(XorbHash),
-    /// The verified sha256 of this file, or an earlier claim of the same repository, differs from
-    /// the claimed sha256. Nothing was changed.
+    /// The repository has this file. Its verified sha256, or an earlier claim of the repository,
+    /// differs from the claimed sha256. Nothing was changed.
     OtherSha256 {
         /// The file.
         file: FileHash,

@@ -3,7 +3,8 @@
 use serde_json::Value;
 use zorb::format::shard::Sha256;
 
-use crate::support::{Client, Metrics, TestServer, Xorb, eventually, register, rng, sha256_of, upload_shard};
+use crate::support::{Client, Metrics, TestServer, Xorb, eventually, guarded, issue};
+use crate::support::{register, rng, sha256_of, upload_shard};
 
 async fn find(client: &Client, sha256: Sha256) -> Option<Value> {
     let response = client.get(&format!("/v1/sha256/{sha256}")).await;
@@ -114,4 +115,30 @@ async fn file_of_a_missing_blob_is_logged_once_and_stays_a_claim() {
     let sentence = "cannot read a file to verify its sha256";
     assert_eq!(server.log().matches(sentence).count(), 1);
     assert!(server.log().contains(&lost.file_hash()));
+}
+
+#[tokio::test]
+async fn false_sha256_does_not_show_the_file_of_another_repository() {
+    let server = guarded();
+    let of_repo = |repo: &str| server.client().bearing(&issue(&server, "write", repo, &[]));
+    let (owner, guest) = (of_repo("a/one"), of_repo("b/two"));
+    let known = stored(&owner, 3).await;
+    let truth = upload_shard(&known, 0, 3).claiming(sha256_of(&known.raw));
+    register(&owner, truth.bytes()).await;
+    eventually("it is verified", async || is_verified(&owner, sha256_of(&known.raw), &truth.file_hash()).await).await;
+
+    let lie = Sha256::from_digest([1; 32]);
+    let mut responses = Vec::new();
+    for xorb in [Xorb::mixed(&mut rng(), 4), known] {
+        guest.post(&xorb.path(), xorb.bytes.clone()).await;
+        let shard = upload_shard(&xorb, 0, 3).claiming(lie);
+        let response = guest.post("/v1/shards", shard.bytes()).await;
+        responses.push((response.status, response.body));
+        // The lie finds nothing, and the next one is refused.
+        eventually("it is dropped", async || find(&guest, lie).await.is_none()).await;
+        let again = guest.post("/v1/shards", shard.bytes()).await;
+        again.problem(400, "sha256_conflict");
+    }
+    assert_eq!(responses[0], responses[1]);
+    assert_eq!(responses[0].0, 200);
 }

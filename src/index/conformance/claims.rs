@@ -13,6 +13,7 @@ suite_in_steps! {
     unverified_claims_are_listed_in_order_after_any_of_them
     true_sha256_replaces_a_false_claim_and_bars_others
     a_verified_claim_is_settled_once
+    a_false_sha256_of_a_file_of_others_counts_as_none
 }
 
 const WHOLE: Option<ByteRange> = ByteRange::new(0, u64::MAX);
@@ -171,4 +172,31 @@ async fn a_verified_claim_is_settled_once(db: Db) {
     let other = NewFile { sha256: Some(sha256(2)), ..file(9, &[term(1, 0, 1)]) };
     let outcome = db.register(&registration("r", vec![other], &[1])).await.unwrap();
     assert_eq!(outcome, Registered::OtherSha256 { file: file_hash(9), unverified: None });
+}
+
+/// Otherwise the refusal would tell that another repository has the file.
+async fn a_false_sha256_of_a_file_of_others_counts_as_none(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let register = async |repo: &str, claimed: &[Option<u8>]| {
+        let files = claimed.iter().map(|byte| NewFile { sha256: byte.map(sha256), ..file(9, &[term(1, 0, 1)]) });
+        db.register(&registration(repo, files.collect(), &[1])).await.unwrap()
+    };
+    let claim = |byte| Claim { file: file_hash(9), sha256: sha256(byte) };
+    register("owner", &[Some(1)]).await;
+    assert!(db.settle_claim(claim(1), ClaimState::Verified).await.unwrap());
+    assert_eq!(register("guest", &[Some(2)]).await, Registered::New);
+    assert!(db.find_file(file_hash(9), reader("guest"), WHOLE).await.unwrap().is_some());
+    for repo in ["owner", "guest"] {
+        assert_eq!(db.find_sha256(sha256(2), reader(repo)).await.unwrap(), None, "{repo}");
+        let known = KnownSha256 { file: file_hash(9), raw_len: 1000, is_verified: true };
+        assert_eq!(db.find_sha256(sha256(1), reader(repo)).await.unwrap(), Some(known), "{repo}");
+    }
+    assert_eq!(db.unverified_claims(ANY_LEN, None, 9).await.unwrap(), []);
+    assert_eq!(db.next_claimant(ANY_LEN, None).await.unwrap(), None);
+    // Now the repository has the file, and could have computed its sha256.
+    let refused = Registered::OtherSha256 { file: file_hash(9), unverified: None };
+    assert_eq!(register("guest", &[Some(2)]).await, refused);
+    // A repository that contradicts itself is refused, and does not have the file.
+    assert_eq!(register("other", &[Some(2), Some(3)]).await, refused);
+    assert_eq!(db.find_file(file_hash(9), reader("other"), WHOLE).await.unwrap(), None);
 }

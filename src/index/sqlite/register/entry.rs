@@ -330,9 +330,11 @@ impl<'r> Entry<'r> {
             Some(sha256) => make_claim(tx, id, repo, sha256).await?,
         };
         let (outcome, further_len) = match (added, made) {
-            (_, ClaimOutcome::Other(unverified)) => return Ok(Registered::OtherSha256 { file: file.hash, unverified }),
+            (0, ClaimOutcome::Other(unverified)) => return Ok(Registered::OtherSha256 { file: file.hash, unverified }),
             (0, ClaimOutcome::Known) => return Ok(Registered::Known),
-            (1.., ClaimOutcome::Known | ClaimOutcome::New) => (Registered::New, 0),
+            // A false sha256 of a file that is new to the repository counts as none. A refusal
+            // would tell that another repository has the file.
+            (1.., ClaimOutcome::Known | ClaimOutcome::New | ClaimOutcome::Other(_)) => (Registered::New, 0),
             // The repository had the file already. It is charged for one more record, which will
             // contain the sha256.
             (0, ClaimOutcome::New) => (Registered::Added, record_len),

@@ -1,12 +1,14 @@
 //! The contract on registrations in steps while other methods change the same files and limits, and
 //! on those that only the stored files make long.
 
-use super::files::{file, file_hash, reader, registration, term};
+use super::files::{file, file_hash, reader, registration, sha256, term};
 use super::steps::{WHOLE, clear, several, shared_file, stocked, take};
 use super::usage::usage;
 use super::{Db, NOW, SqliteIndex, hash};
 use crate::format::shard::Term;
-use crate::index::{Cursor, FileSwitch, IndexErrorKind, Limits, Registered, Registration, RunSwitch, Switched, Usage};
+use crate::index::{
+    Cursor, FileSwitch, IndexErrorKind, Limits, NewFile, Registered, Registration, RunSwitch, Switched, Usage,
+};
 
 suite! {
     registration_that_lost_rows_to_another_cannot_be_published
@@ -15,6 +17,7 @@ suite! {
     short_terms_of_a_file_in_many_xorbs_are_charged_in_steps
     a_short_claim_to_a_file_in_many_xorbs_is_discarded_in_steps
     small_known_files_are_claimed_in_one_transaction
+    file_whose_last_claim_was_abandoned_is_registered_as_new
 }
 
 /// Locks of files prevent this within a process. Between processes, nothing else does.
@@ -130,4 +133,31 @@ async fn small_known_files_are_claimed_in_one_transaction(db: Db) {
     assert_eq!(db.register_of(&new, None).await.unwrap(), Some(Registered::New));
     assert_eq!(usage(&db, "org/b").await, usage(&db, "org/a").await);
     assert_eq!(db.register_of(&new, None).await.unwrap(), Some(Registered::Known));
+}
+
+/// Not as a known one, whose row is removed with the abandoned claim.
+async fn file_whose_last_claim_was_abandoned_is_registered_as_new(db: Db) {
+    stocked(&db).await;
+    let none = usage(&db, "org/b").await;
+    let of = |repo: &str| {
+        let claimed = NewFile { sha256: Some(sha256(9)), ..file(50, &[term(1, 0, 2)]) };
+        registration(repo, vec![claimed], &[1])
+    };
+    for is_same in [true, false] {
+        db.register(&of("org/a")).await.unwrap();
+        let abandoned = of(if is_same { "org/b" } else { "org/c" });
+        let begun = db.begin_registration(&abandoned).await.unwrap();
+        take(&db, begun, &abandoned, Cursor::start(&abandoned), 9).await;
+        db.remove_claims(file_hash(50), Some("org/a".to_owned()), NOW).await.unwrap();
+        db.abandon_registrations(Some(begun.id)).await.unwrap();
+
+        // Before the sweep has deleted the rows.
+        assert_eq!(db.register(&of("org/b")).await.unwrap(), Registered::New);
+        clear(&db).await;
+        assert!(db.find_file(file_hash(50), reader("org/b"), WHOLE).await.unwrap().is_some());
+        assert_eq!(db.readers_of(file_hash(50)).await.unwrap(), [("org/b".to_owned(), true)]);
+        db.remove_claims(file_hash(50), Some("org/b".to_owned()), NOW).await.unwrap();
+        clear(&db).await;
+        assert_eq!(usage(&db, "org/b").await, none);
+    }
 }

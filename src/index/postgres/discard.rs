@@ -94,7 +94,7 @@ async fn discard_some(tx: &mut Tx<'_>, id: i64, now: Timestamp) -> Result<u64, I
     let mut is_part = false;
     for listed in tx.all::<Listed>(select).await? {
         if !listed.is_own {
-            if !claim(tx, listed.file_id, id, now).await? {
+            if claim(tx, listed.file_id, id, now).await? == Discarded::Part {
                 is_part = true;
                 break;
             }
@@ -183,10 +183,25 @@ async fn small_files(tx: &mut Tx<'_>, ids: &[i64], now: Timestamp) -> Result<(),
     tx.execute(query(FILES).bind(ids)).await.map(drop)
 }
 
+/// What a step at removing a claim did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Discarded {
+    /// A part of the claim; steps are left.
+    Part,
+    /// The claim.
+    Claim,
+    /// The claim, which was the last one, and so the file: it is invisible, and its hash is free.
+    File,
+}
+
 /// Takes one step at removing the claim of an abandoned registration to a file that existed before
-/// it, or a claim that its repository has removed. Returns false if steps are left: the claim to a
-/// large file takes several.
-pub(super) async fn claim(tx: &mut Tx<'_>, file: i64, registration: i64, now: Timestamp) -> Result<bool, IndexError> {
+/// it, or a claim that its repository has removed. The claim to a large file takes several.
+pub(super) async fn claim(
+    tx: &mut Tx<'_>,
+    file: i64,
+    registration: i64,
+    now: Timestamp,
+) -> Result<Discarded, IndexError> {
     // The trigger credits the repository for the xorbs between the old place and the new one.
     const CREDIT: &str = "UPDATE file_repos SET charged_below = (SELECT xorb_id FROM xorb_files \
              WHERE file_id = $1 AND xorb_id < coalesce(charged_below, $4) ORDER BY xorb_id DESC LIMIT 1 OFFSET $3 - 1) \
@@ -200,7 +215,7 @@ pub(super) async fn claim(tx: &mut Tx<'_>, file: i64, registration: i64, now: Ti
          (SELECT 1 FROM file_repos WHERE file_id = files.id) FROM files WHERE id = $1";
     let credit = query(CREDIT).bind(file).bind(registration).bind(PART_CREDIT_COUNT).bind(i64::MAX);
     if tx.execute(credit).await? > 0 {
-        return Ok(false);
+        return Ok(Discarded::Part);
     }
     tx.execute(query(UNCLAIM).bind(file).bind(registration)).await?;
     tx.execute(query(RECORD).bind(file).bind(registration)).await?;
@@ -208,6 +223,22 @@ pub(super) async fn claim(tx: &mut Tx<'_>, file: i64, registration: i64, now: Ti
     // Other repositories may have removed their claims meanwhile.
     if tx.find(query(IS_UNCLAIMED).bind(file)).await? == Some(true) {
         detach(tx, file, now).await?;
+        return Ok(Discarded::File);
     }
-    Ok(true)
+    Ok(Discarded::Claim)
+}
+
+/// Removes such a claim in as many steps as it takes.
+pub(super) async fn whole_claim(
+    tx: &mut Tx<'_>,
+    file: i64,
+    registration: i64,
+    now: Timestamp,
+) -> Result<Discarded, IndexError> {
+    loop {
+        match claim(tx, file, registration, now).await? {
+            Discarded::Part => {}
+            whole => return Ok(whole),
+        }
+    }
 }

@@ -11,7 +11,7 @@ use crate::format::shard::Sha256;
 use crate::format::{FileHash, XorbHash};
 use crate::index::error::IndexError;
 use crate::index::postgres::claims::{ClaimOutcome, make_claim};
-use crate::index::postgres::discard;
+use crate::index::postgres::discard::{self, Discarded};
 use crate::index::postgres::lists::push_hashes;
 use crate::index::postgres::named::{Named, Unusable};
 use crate::index::postgres::remove::SMALL_CHARGE_COUNT;
@@ -226,7 +226,10 @@ impl<'r> Entry<'r> {
             if let Some(other) = self.claim_of_other(&found) {
                 discard::abandon(tx, other, self.mark.of_step()).await?;
                 // A few steps at most, because `claim_in_parts` handles files with many references.
-                while !discard::claim(tx, found.id, other, now).await? {}
+                if discard::whole_claim(tx, found.id, other, now).await? == Discarded::File {
+                    // All others have removed it meanwhile, so it is inserted as a new one.
+                    continue;
+                }
                 (found.is_claimed, found.has_claimed) = (false, false);
             } else if found.is_claim_hidden && found.claim_registration != own {
                 discard::abandon(tx, found.claim_registration, self.mark.of_step()).await?;
@@ -316,8 +319,7 @@ impl<'r> Entry<'r> {
         let (told, further_len) = match (added, made) {
             (0, ClaimOutcome::Other(unverified)) => return Ok(Registered::OtherSha256 { file: file.hash, unverified }),
             (0, ClaimOutcome::Known) => return Ok(Registered::Known),
-            // A false sha256 of a file that is new to the repository counts as none. A refusal
-            // would tell that another repository has the file.
+            // A false sha256 of a file of others counts as none: a refusal would tell of them.
             (1.., ClaimOutcome::Known | ClaimOutcome::New | ClaimOutcome::Other(_)) => (Registered::New, 0),
             // The repository had the file: its claim is charged for a further record.
             (0, ClaimOutcome::New) => (Registered::Added, record_len),

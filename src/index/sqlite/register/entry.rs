@@ -12,7 +12,7 @@ use crate::format::{FileHash, XorbHash};
 use crate::index::error::IndexError;
 use crate::index::register::{SHORT_TERM_COUNT, count_within};
 use crate::index::sqlite::claims::{ClaimOutcome, make_claim};
-use crate::index::sqlite::discard;
+use crate::index::sqlite::discard::{self, Discarded};
 use crate::index::sqlite::lists::push_hashes;
 use crate::index::sqlite::named::{Named, Unusable};
 use crate::index::sqlite::remove::SMALL_CHARGE_COUNT;
@@ -237,7 +237,10 @@ impl<'r> Entry<'r> {
             if let Some(other) = self.claim_of_other(&found) {
                 discard::abandon(tx, other).await?;
                 // A few steps at most, because `claim_in_parts` handles files with many references.
-                while !discard::claim(tx, found.id, other, now).await? {}
+                if discard::whole_claim(tx, found.id, other, now).await? == Discarded::File {
+                    // All others have removed it meanwhile, so it is inserted as a new one.
+                    continue;
+                }
                 (found.is_claimed, found.has_claimed) = (false, false);
             } else if found.is_claim_hidden && found.claim_registration != own {
                 discard::abandon(tx, found.claim_registration).await?;
@@ -332,8 +335,7 @@ impl<'r> Entry<'r> {
         let (outcome, further_len) = match (added, made) {
             (0, ClaimOutcome::Other(unverified)) => return Ok(Registered::OtherSha256 { file: file.hash, unverified }),
             (0, ClaimOutcome::Known) => return Ok(Registered::Known),
-            // A false sha256 of a file that is new to the repository counts as none. A refusal
-            // would tell that another repository has the file.
+            // A false sha256 of a file of others counts as none: a refusal would tell of them.
             (1.., ClaimOutcome::Known | ClaimOutcome::New | ClaimOutcome::Other(_)) => (Registered::New, 0),
             // The repository had the file already. It is charged for one more record, which will
             // contain the sha256.

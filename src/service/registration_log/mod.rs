@@ -105,7 +105,8 @@ impl AppendedRecord {
     }
 
     /// Keeps the record of a change that was made without marking the record as applied, and marks
-    /// it now.
+    /// it now. Until then `zorb backup` takes it for one that must be applied first, and with
+    /// several servers a start takes it for one of a database that was set back.
     pub async fn retain_applied(self) -> Result<(), StoreError> {
         self.mark_considered().await
     }
@@ -136,12 +137,6 @@ impl AppendedRecord {
         if let Err(error) = self.index.close_record(self.seq.number()).await {
             tracing::warn!(record = %self.seq, error = %chain(&error), "cannot close a record");
         }
-    }
-
-    /// Keeps the record of a change that was made before. With several servers it must be marked as
-    /// applied: otherwise the next start would take it for one of a database that was set back.
-    pub async fn retain_made(self) -> Result<(), StoreError> {
-        if self.index.is_shared() { self.mark_considered().await } else { Ok(()) }
     }
 
     /// Makes the record the last one that the index has considered. Does so only if the record
@@ -230,7 +225,7 @@ impl Store {
         repo: String,
     ) -> Result<(), StoreError> {
         let appended = self.append(lock, Record::Remove { at: self.clock.now(), file, repo: Some(repo) }).await?;
-        appended.retain_made().await
+        appended.retain_applied().await
     }
 
     /// Appends the record of new terms for registered files: the files of this shard, with their

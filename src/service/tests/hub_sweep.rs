@@ -340,6 +340,21 @@ async fn upload_that_was_taken_from_the_list_is_listed_again() {
     assert!(file_of(&setup, "repo", "again").await.is_none());
 }
 
+/// Otherwise a backup beside the server waits for it in vain.
+#[tokio::test]
+async fn what_a_sweep_has_removed_leaves_no_record_to_be_applied() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    upload(&server, "repo", "never committed").await;
+    sweep(&server).await;
+    let before = setup.record_seqs().await.len();
+    pass(&setup, &server, 9).await;
+    assert!(file_of(&setup, "repo", "never committed").await.is_none());
+    assert!(setup.record_seqs().await.len() > before, "the removal has a record");
+    assert!(server.store.compare().await.unwrap().is_empty());
+}
+
 /// The lists are empty after the sweep, and a repository without a change is not read again.
 #[tokio::test]
 async fn unchanged_repository_is_not_read() {

@@ -117,8 +117,7 @@ impl Store {
         match &removed {
             Ok(removed) if removed.repos.is_empty() && !removed.is_file_removed => appended.roll_back().await,
             Ok(_) => appended.retain(),
-            // The transaction may have been committed.
-            Err(_) => appended.retain_unknown().await,
+            Err(_) => self.settle_failed_removal(appended, file).await,
         }
         let removed = removed?;
         for _ in 0..STEP_COUNT {

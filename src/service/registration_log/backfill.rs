@@ -9,10 +9,12 @@
 use std::collections::BTreeMap;
 
 use super::record::{FromIndex, Record, Registered, parse};
-use super::{Store, places_of};
+use super::{AppendedRecord, Store, places_of};
+use crate::blob::records::Seq;
 use crate::format::shard::{FileInfo, Sha256, Shard, write_upload};
 use crate::format::{FileHash, RangeHash};
 use crate::index::{FileRecord, Sha256State};
+use crate::runtime::telemetry::chain;
 use crate::service::contents::{Contents, runs};
 use crate::service::error::StoreError;
 use crate::service::register::distinct;
@@ -47,7 +49,7 @@ impl Store {
             count = count.saturating_add(page.iter().filter(|file| !file.repos.is_empty()).count() as u64);
             self.write_page(page, last).await?;
         }
-        self.complete_hub_records().await?;
+        self.record_all_hub_states().await?;
         // The index has applied these records, since they were made from it.
         if let (Some(id), Some(last)) = (self.index.store_mark().await?.id, self.records.last().await?) {
             self.index.set_store(id, Some(last.number())).await?;
@@ -77,9 +79,36 @@ impl Store {
         Ok(None)
     }
 
+    /// Settles the record of a removal whose transaction has failed, with the lock of the file.
+    ///
+    /// The transaction may have been committed, and a failed one may be there after a power cut. So
+    /// with one server the record stays, and if the file still has claims, they get a record after
+    /// it. Otherwise a later registration of the file would change nothing and have no record, and
+    /// the next start or a rebuild would remove the file.
+    pub(in crate::service) async fn settle_failed_removal(&self, removal: AppendedRecord, file: FileHash) {
+        if self.index.is_shared() {
+            return removal.retain_unknown().await;
+        }
+        if let Err(error) = self.record_claims(file).await {
+            tracing::warn!(%file, error = %chain(&error), "cannot record that a removal has failed");
+            removal.roll_back().await;
+        }
+    }
+
+    /// Appends the claims that a file has, if any.
+    async fn record_claims(&self, file: FileHash) -> Result<(), StoreError> {
+        let page = self.index.file_records(before(file)).await?;
+        let claimed = page.into_iter().filter(|found| found.hash == file && !found.repos.is_empty());
+        let last = self.write_page(claimed.collect(), file).await?;
+        if let (Some(id), Some(last)) = (self.index.store_mark().await?.id, last) {
+            self.index.set_store(id, Some(last.number())).await?;
+        }
+        Ok(())
+    }
+
     /// Writes the records of a page of files. The last record names the last file of the page.
-    async fn write_page(&self, page: Vec<FileRecord>, last: FileHash) -> Result<(), StoreError> {
-        let mut groups: BTreeMap<Vec<String>, Group> = BTreeMap::new();
+    async fn write_page(&self, page: Vec<FileRecord>, last: FileHash) -> Result<Option<Seq>, StoreError> {
+        let (mut groups, mut last_seq) = (BTreeMap::<Vec<String>, Group>::new(), None);
         for file in page {
             let Some(range_hashes) = self.range_hashes(&file).await? else {
                 tracing::error!(file = %file.hash, "index inconsistent; cannot write a record of the file");
@@ -110,8 +139,9 @@ impl Store {
             let seq = self.records.append(record).await?;
             // The index has the files, so the record must stay when this process has ended.
             self.index.close_record(seq.number()).await?;
+            last_seq = Some(seq);
         }
-        Ok(())
+        Ok(last_seq)
     }
 
     /// The repositories with a file, grouped by the sha256 that they have claimed.
@@ -148,4 +178,17 @@ impl Store {
         }
         Ok(Some(hashes))
     }
+}
+
+/// The hash before this one in the order of their bytes; `None` before the first one.
+fn before(file: FileHash) -> Option<FileHash> {
+    let mut bytes = *file.as_bytes();
+    for byte in bytes.iter_mut().rev() {
+        let (less, is_borrowed) = byte.overflowing_sub(1);
+        *byte = less;
+        if !is_borrowed {
+            return Some(FileHash::from_bytes(bytes));
+        }
+    }
+    None
 }

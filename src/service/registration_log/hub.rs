@@ -16,7 +16,7 @@ use super::AppendedRecord;
 use super::record::{HubRecord, Record};
 use crate::blob::records::{RecordStore, Seq};
 use crate::git::ObjectId;
-use crate::index::{HubBlob, HubCommit, HubRepo, HubTree, IndexError};
+use crate::index::{HubBlob, HubCommit, HubRepo, HubTree, IndexError, RepoKind};
 use crate::runtime::telemetry::chain;
 use crate::service::Store;
 use crate::service::archive::{encode_blob, encode_commit, encode_repo, encode_tree};
@@ -244,47 +244,65 @@ impl Store {
     /// The store failed; the next call writes the missing records.
     pub(super) async fn complete_hub_records(&self) -> Result<(), StoreError> {
         while let Some(repo) = self.index.find_unrecorded_hub_repo().await? {
-            let id = repo.id;
-            let state = state_of(self.index.as_ref(), repo).await?;
-            let (mut groups, mut earlier) = (Groups::of(&state.repo, &state.former_names), Vec::new());
-            let (mut record, refs) = (self.partial(&state.repo), state.refs.clone());
-            let mut copying = Copying::begin(self.index.as_ref(), state);
-            loop {
-                let parts = copying.next().await?;
-                if parts.is_empty() {
-                    break;
-                }
-                for part in parts {
-                    match part {
-                        // A replay would refuse the whole record.
-                        part if !part.has_its_id() => {
-                            tracing::error!(
-                                repo = record.storage_name,
-                                "index inconsistent; a commit or directory \
-                                is not what its id names, and is not recorded"
-                            );
-                        }
-                        HubPart::Repo(..) | HubPart::Refs(_) => {}
-                        HubPart::Commit(commit) => groups.push(&encode_commit(&commit)),
-                        HubPart::Tree(tree) => groups.push(&encode_tree(&tree)),
-                        HubPart::Blob(blob) => groups.push(&encode_blob(&blob)),
-                    }
-                }
-                self.append_all(std::mem::take(&mut groups.full), &record, &mut earlier).await?;
-            }
-            (record.is_partial, record.is_state) = (false, true);
-            record.earlier = earlier.iter().map(|seq| seq.number()).collect();
-            record.refs = refs.into_iter().map(|named| (named.name, Some(named.target))).collect();
-            record.parts = groups.last.into();
-            let last = self.append_parts(record).await?;
-            // The index has applied the record, since it was made from it. This also closes the
-            // record, which a first start after a crash would remove otherwise.
-            if let Some(store) = self.index.store_mark().await?.id {
-                self.index.set_store(store, Some(last.number())).await?;
-            }
-            self.index.set_hub_repo_recorded(id).await?;
+            self.record_hub_state(repo).await?;
         }
         Ok(())
+    }
+
+    /// Appends the state of every Hub repository to a log that is incomplete. The rows do not tell
+    /// which ones it has: the log with their records may have been lost.
+    pub(super) async fn record_all_hub_states(&self) -> Result<(), StoreError> {
+        for kind in RepoKind::ALL {
+            let mut before = i64::MAX;
+            while let Some(repo) = self.index.list_hub_repos(kind, None, before, 1).await?.pop() {
+                before = repo.id;
+                self.record_hub_state(repo).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the state of a repository.
+    async fn record_hub_state(&self, repo: HubRepo) -> Result<(), StoreError> {
+        let id = repo.id;
+        let state = state_of(self.index.as_ref(), repo).await?;
+        let (mut groups, mut earlier) = (Groups::of(&state.repo, &state.former_names), Vec::new());
+        let (mut record, refs) = (self.partial(&state.repo), state.refs.clone());
+        let mut copying = Copying::begin(self.index.as_ref(), state);
+        loop {
+            let parts = copying.next().await?;
+            if parts.is_empty() {
+                break;
+            }
+            for part in parts {
+                match part {
+                    // A replay would refuse the whole record.
+                    part if !part.has_its_id() => {
+                        tracing::error!(
+                            repo = record.storage_name,
+                            "index inconsistent; a commit or directory \
+                            is not what its id names, and is not recorded"
+                        );
+                    }
+                    HubPart::Repo(..) | HubPart::Refs(_) => {}
+                    HubPart::Commit(commit) => groups.push(&encode_commit(&commit)),
+                    HubPart::Tree(tree) => groups.push(&encode_tree(&tree)),
+                    HubPart::Blob(blob) => groups.push(&encode_blob(&blob)),
+                }
+            }
+            self.append_all(std::mem::take(&mut groups.full), &record, &mut earlier).await?;
+        }
+        (record.is_partial, record.is_state) = (false, true);
+        record.earlier = earlier.iter().map(|seq| seq.number()).collect();
+        record.refs = refs.into_iter().map(|named| (named.name, Some(named.target))).collect();
+        record.parts = groups.last.into();
+        let last = self.append_parts(record).await?;
+        // The index has applied the record, since it was made from it. This also closes the record,
+        // which a first start after a crash would remove otherwise.
+        if let Some(store) = self.index.store_mark().await?.id {
+            self.index.set_store(store, Some(last.number())).await?;
+        }
+        Ok(self.index.set_hub_repo_recorded(id).await?)
     }
 }
 

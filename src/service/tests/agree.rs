@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join;
 
-use super::records::{delete_xorb, file_of, register, remove, upload_as, writer, xorb_of};
+use super::records::{check_same, delete_xorb, file_of, register, remove, upload_as, writer, xorb_of};
 use super::{Moment, Setup, policy_of_gc, read, upload};
 use crate::blob::records::{RecordStore, Seq};
 use crate::blob::{BlobKey, BlobStore};
@@ -63,11 +63,35 @@ async fn start_applies_the_record_that_a_crash_has_left() {
     assert!(setup.process().store.compare().await.unwrap().is_empty());
     assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 0);
     // An interrupted removal is completed.
-    setup.faults.arm_at("remove_claims", Moment::Before);
-    server.remove_file(&writer("org/a"), file_of(&first, 0, 2, None).hash, None).await.unwrap_err();
-    setup.faults.disarm().unwrap();
+    let removed = file_of(&first, 0, 2, None).hash;
+    server.store.append_removal(removed, Some("org/a".to_owned())).await.unwrap().retain();
     assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 1);
     assert!(!is_known(&setup, &first).await && is_known(&setup, &second).await);
+}
+
+/// The registration changes nothing, so it has no record of its own.
+#[tokio::test]
+async fn file_that_is_pushed_again_after_a_failed_removal_stays() {
+    for moment in [Moment::Before, Moment::After] {
+        let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2]));
+        let server = setup.process();
+        let file = file_of(&xorb, 0, 2, None);
+        upload_as(&server, "org/a", &xorb).await;
+        for repo in ["org/a", "org/b"] {
+            register(&server, repo, vec![file.clone()], &[]).await;
+        }
+        setup.faults.arm_at("remove_claims", moment);
+        server.remove_file(&writer("org/a"), file.hash, None).await.unwrap_err();
+        setup.faults.disarm().unwrap();
+        register(&server, "org/a", vec![file.clone()], &[]).await;
+        // The repository also finds it after a restart, in a rebuilt index, and without a further
+        // change of the store.
+        setup.process().store.agree(false).await.unwrap();
+        let readers = setup.index.readers_of(file.hash).await.unwrap();
+        assert_eq!(readers, [("org/a".to_owned(), false), ("org/b".to_owned(), false)], "{moment:?}");
+        assert!(setup.process().store.compare().await.unwrap().is_empty(), "{moment:?}");
+        check_same(&setup, &format!("{moment:?}")).await;
+    }
 }
 
 #[tokio::test]
@@ -208,9 +232,8 @@ async fn with_open_records() -> (Setup, BuiltXorb, BuiltXorb) {
     upload_as(&server, "org/a", &made).await;
     register(&server, "org/a", vec![file_of(&made, 0, 2, None)], &[]).await;
     register_half(&setup, &open).await;
-    setup.faults.arm_at("remove_claims", Moment::Before);
-    server.remove_file(&writer("org/a"), file_of(&made, 0, 2, None).hash, None).await.unwrap_err();
-    setup.faults.disarm().unwrap();
+    let removed = file_of(&made, 0, 2, None).hash;
+    server.store.append_removal(removed, Some("org/a".to_owned())).await.unwrap().retain();
     setup.faults.share();
     (setup, made, open)
 }

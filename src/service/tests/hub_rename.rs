@@ -383,3 +383,23 @@ async fn repository_stays_in_its_namespace_and_takes_no_name_in_use() {
     rename(&server, "repo", "repo").await.unwrap();
     assert_eq!(setup.record_seqs().await, records, "a refusal has no record");
 }
+
+/// The rows say that each repository has its record, which was in the lost directory.
+#[tokio::test]
+async fn lost_records_of_repositories_are_written_again() {
+    let mut setup = setup().await;
+    let server = setup.process();
+    let expected = seen(&server).await;
+    assert_eq!(expected.keys().collect::<Vec<_>>(), ["Third", "repo"]);
+    setup.records = Default::default();
+    let server = setup.process();
+    server.store.agree(true).await.unwrap();
+    server.store.complete_records().await.unwrap();
+    let rebuilt = rebuild(&setup).await.unwrap();
+    assert_eq!(rebuilt.problems, [""; 0]);
+    assert_eq!(seen(&setup.process_with(&rebuilt.index)).await, expected);
+    // Once: the next start writes none.
+    let count = setup.record_seqs().await.len();
+    setup.process().store.complete_records().await.unwrap();
+    assert_eq!(setup.record_seqs().await.len(), count);
+}

@@ -42,6 +42,11 @@ pub(super) const LOCKED: &[&str] = &[
     "remove_claims",
 ];
 
+/// Operations of a removal that run under the lock of its file: if it fails, the claims that are
+/// left are read and recorded.
+pub(super) const LOCKED_IN_REMOVAL: &[&str] =
+    &["remove_claims", "file_records", "xorb_parts", "store_mark", "set_store"];
+
 /// Operations of a check that run under the lock of its xorb: the check reads the row once more
 /// there.
 pub(super) const LOCKED_IN_CHECK: &[&str] = &["find_xorb", "find_chunks", "mark_sound", "describe_xorb_again"];

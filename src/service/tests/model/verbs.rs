@@ -7,7 +7,7 @@ use futures_util::{TryStreamExt, stream};
 
 use super::palette::{PALETTE, Xorb};
 use super::record::Url;
-use super::scene::{LOCKED, LOCKED_IN_CHECK};
+use super::scene::{LOCKED, LOCKED_IN_CHECK, LOCKED_IN_REMOVAL};
 use crate::format::limits::MAX_XORB_SERIALIZED_LEN;
 use crate::format::shard::parse_dedup_response;
 use crate::format::{ByteRange, Crc64, FileHash, XorbHash};
@@ -110,7 +110,11 @@ impl Verb {
 
     /// Its operations under its lock.
     pub(super) const fn locked(&self) -> &'static [&'static str] {
-        if matches!(self, Self::Check { .. }) { LOCKED_IN_CHECK } else { LOCKED }
+        match self {
+            Self::Check { .. } => LOCKED_IN_CHECK,
+            Self::Remove { .. } => LOCKED_IN_REMOVAL,
+            _ => LOCKED,
+        }
     }
 
     /// Whether it may heal this xorb.

@@ -185,6 +185,17 @@ impl Cursor {
     }
 }
 
+/// What a step at removing the claim of an abandoned registration did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Discarded {
+    /// A part of the claim; steps are left.
+    Part,
+    /// The claim.
+    Claim,
+    /// The claim, which was the last one, and so the file: it is invisible, and its hash is free.
+    File,
+}
+
 /// How many counts from the first one on have a sum of at most `limit`.
 pub(super) fn count_within(limit: i64, counts: impl IntoIterator<Item = i64>) -> usize {
     let mut sum = 0;

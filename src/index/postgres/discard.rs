@@ -19,7 +19,7 @@ use super::remove::{MAKE_INVISIBLE, SMALL_CHARGE_COUNT, touch_unreferenced};
 use super::rows::row;
 use super::tx::Tx;
 use crate::index::error::{IndexError, IndexErrorKind};
-use crate::index::register::STEP_TIME;
+use crate::index::register::{Discarded, STEP_TIME};
 use crate::runtime::clock::Timestamp;
 
 /// Listed files of one batch. Two in unit tests, for several steps.
@@ -181,17 +181,6 @@ async fn small_files(tx: &mut Tx<'_>, ids: &[i64], now: Timestamp) -> Result<(),
     let xorbs: HashSet<i64> = xorbs.into_iter().collect();
     touch_unreferenced(tx, &xorbs, now).await?;
     tx.execute(query(FILES).bind(ids)).await.map(drop)
-}
-
-/// What a step at removing a claim did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Discarded {
-    /// A part of the claim; steps are left.
-    Part,
-    /// The claim.
-    Claim,
-    /// The claim, which was the last one, and so the file: it is invisible, and its hash is free.
-    File,
 }
 
 /// Takes one step at removing the claim of an abandoned registration to a file that existed before

@@ -1,10 +1,11 @@
-//! Writes records for files and Hub repositories that have none, because an older version made them
-//! or a backup was restored.
+//! Writes records of what the index has: of files and Hub repositories without one, because an
+//! older version made them, a backup was restored or the records were lost; and of a file whose
+//! removal has failed.
 //!
 //! After [`Store::complete_records`] there is a record of everything that the index has. The work
 //! can be stopped at any moment, and the next call continues behind the last complete page of
-//! files. Some files may then have two records, and a rebuild registers them twice, which changes
-//! nothing. No other process may write records meanwhile.
+//! files, and with the first repository. Some files and repositories may then have two records, and
+//! a rebuild makes them twice, which changes nothing. No other process may write records meanwhile.
 
 use std::collections::BTreeMap;
 

@@ -11,13 +11,13 @@ use crate::format::shard::Sha256;
 use crate::format::{FileHash, XorbHash};
 use crate::index::error::IndexError;
 use crate::index::postgres::claims::{ClaimOutcome, make_claim};
-use crate::index::postgres::discard::{self, Discarded};
+use crate::index::postgres::discard;
 use crate::index::postgres::lists::push_hashes;
 use crate::index::postgres::named::{Named, Unusable};
 use crate::index::postgres::remove::SMALL_CHARGE_COUNT;
 use crate::index::postgres::rows::row;
 use crate::index::postgres::tx::Tx;
-use crate::index::register::{SHORT_TERM_COUNT, count_within};
+use crate::index::register::{Discarded, SHORT_TERM_COUNT, count_within};
 use crate::index::{Cursor, NewFile, Registered, Registration, record_len};
 
 /// References of one part of a large file. Each one writes to separate places of three tables.

@@ -133,7 +133,13 @@ class Server:
 
         zorb("user", "add", name)
         zorb("org", "add", "team", "--member", f"{name}:write")
-        return zorb("user", "token", name, "--scope", "write")
+        token = zorb("user", "token", name, "--scope", "write")
+        # A server that read the accounts between the two commands reads them again within a second.
+        deadline = time.monotonic() + 30
+        while not json.loads(self.get("/api/whoami-v2", token)[2])["orgs"]:
+            assert time.monotonic() < deadline, f"{name} is no member of team"
+            time.sleep(0.1)
+        return token
 
     def publish(self, repo, token, is_public):
         body = json.dumps({"private": not is_public}).encode()

@@ -144,6 +144,9 @@ async fn owner_sees_what_the_repositories_of_a_namespace_store() {
     }
     accounts(&server, &["org", "add", "acme", "--member", "alice:write"]);
     let (alice, bob) = (client_of(&server, "alice", "write"), client_of(&server, "bob", "write"));
+    // The server may have read the accounts when she was none: it reads them again within a second.
+    let is_member = async |user: &Client| user.get("/api/whoami-v2").await.json()["orgs"][0]["name"] == "acme";
+    alice.eventually("she is a member", is_member).await;
     for (organization, kind, name, is_private) in
         [(None, "model", "m", false), (None, "dataset", "d", true), (Some("acme"), "model", "n", false)]
     {

@@ -18,6 +18,7 @@ suite! {
     a_short_claim_to_a_file_in_many_xorbs_is_discarded_in_steps
     small_known_files_are_claimed_in_one_transaction
     file_whose_last_claim_was_abandoned_is_registered_as_new
+    file_that_only_ended_registrations_claim_is_removed
 }
 
 /// Locks of files prevent this within a process. Between processes, nothing else does.
@@ -159,5 +160,36 @@ async fn file_whose_last_claim_was_abandoned_is_registered_as_new(db: Db) {
         db.remove_claims(file_hash(50), Some("org/b".to_owned()), NOW).await.unwrap();
         clear(&db).await;
         assert_eq!(usage(&db, "org/b").await, none);
+    }
+}
+
+/// If it stayed, a third repository would get its terms without a record of them.
+async fn file_that_only_ended_registrations_claim_is_removed(db: Db) {
+    stocked(&db).await;
+    let none = usage(&db, "org/b").await;
+    // With two xorbs it is small, and with four it is swept in steps.
+    for count in [2, 4] {
+        let terms: Vec<_> = (1..=count).map(|byte| term(byte, 0, 1)).collect();
+        let of = |repo: &str| registration(repo, vec![file(50, &terms)], &[]);
+        db.register(&of("org/a")).await.unwrap();
+        for (repo, is_abandoned) in [("org/b", false), ("org/c", true)] {
+            let new = of(repo);
+            let begun = db.begin_registration(&new).await.unwrap();
+            take(&db, begun, &new, Cursor::start(&new), 1).await;
+            if is_abandoned {
+                db.abandon_registrations(Some(begun.id)).await.unwrap();
+            }
+        }
+        let removed = db.remove_claims(file_hash(50), Some("org/a".to_owned()), NOW).await.unwrap();
+        assert!(removed.is_file_removed, "{count}");
+        let other = registration("org/d", vec![file(50, &[term(3, 0, 2)])], &[]);
+        assert_eq!(db.register(&other).await.unwrap(), Registered::New);
+        clear(&db).await;
+        let found = db.find_file(file_hash(50), reader("org/d"), WHOLE).await.unwrap().unwrap();
+        assert_eq!(found.terms, [term(3, 0, 2)]);
+        assert_eq!(db.readers_of(file_hash(50)).await.unwrap(), [("org/d".to_owned(), false)]);
+        assert_eq!(usage(&db, "org/b").await, none);
+        db.remove_claims(file_hash(50), Some("org/d".to_owned()), NOW).await.unwrap();
+        clear(&db).await;
     }
 }

@@ -236,7 +236,8 @@ pub(super) async fn hand_over_claim(tx: &mut Tx<'_>, file_id: i64) -> Result<(),
          NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = files.id AND has_claimed AND claim IS NULL)";
     const NEXT: &str = "UPDATE files SET sha256_state = 1, sha256 = \
          (SELECT claim FROM file_repos WHERE file_id = id AND claim IS NOT NULL ORDER BY repo LIMIT 1) \
-         WHERE id = $1 AND sha256_state = 0 AND EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND claim IS NOT NULL)";
+         WHERE id = $1 AND sha256_state = 0 AND removed_at IS NULL \
+         AND EXISTS (SELECT 1 FROM file_repos WHERE file_id = id AND claim IS NOT NULL)";
     const AGREE: &str = "UPDATE file_repos SET claim = NULL WHERE file_id = $1 AND claim IS NOT NULL AND \
          claim = (SELECT sha256 FROM files WHERE id = $1)";
     for sql in [DISOWN, NEXT, AGREE] {

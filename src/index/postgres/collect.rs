@@ -11,7 +11,7 @@ use super::records::mark_record_applied;
 use super::remove::{FIND_REMOVED, MAKE_INVISIBLE, hide_claim, is_large, sweep};
 use super::rows::row;
 use super::tx::Tx;
-use super::{PostgresIndex, millis};
+use super::{PostgresIndex, discard, millis};
 use crate::format::{FileHash, XorbHash};
 use crate::index::collect::{Collect, RemovedClaims, TermPage, TermRun, XorbLife};
 use crate::index::error::IndexError;
@@ -122,9 +122,10 @@ impl Collect for PostgresIndex {
         const FILE: &str = "SELECT id FROM files WHERE hash = $1 AND registration NOT IN (SELECT id FROM hidden)";
         const CLAIMS: &str = "SELECT repo, has_claimed FROM file_repos WHERE file_id = $1 AND ($2 IS NULL OR repo = $2) \
              AND registration NOT IN (SELECT id FROM hidden) ORDER BY repo";
-        // Whether only this repository has the file, or all claims are to be removed.
+        // Whether only this repository has the file, or all claims are to be removed. Hidden claims
+        // are of ended registrations, because the caller has the lock of the file.
         const IS_LAST: &str = "SELECT $2::text IS NULL OR NOT EXISTS \
-             (SELECT 1 FROM file_repos WHERE file_id = $1 AND repo != $2 AND is_counted)";
+             (SELECT 1 FROM file_repos WHERE file_id = $1 AND repo != $2 AND registration NOT IN (SELECT id FROM hidden))";
         const UNCLAIM: &str = "DELETE FROM file_repos WHERE file_id = $1 AND ($2 IS NULL OR repo = $2)";
         row! { Claimed { repo: String, has_claimed: bool } }
         async move {
@@ -137,6 +138,9 @@ impl Collect for PostgresIndex {
                 return Ok(RemovedClaims::default());
             }
             let is_file_removed: bool = tx.one(query(IS_LAST).bind(id).bind(repo.as_deref())).await?;
+            if is_file_removed {
+                discard::abandon_claims(&mut tx, id).await?;
+            }
             match (is_large(&mut tx, id, repo.as_deref()).await?, is_file_removed) {
                 // The claims of a large file are deleted after its references.
                 (true, true) => {}

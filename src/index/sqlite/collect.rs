@@ -11,7 +11,7 @@ use super::records::mark_record_applied;
 use super::remove::{FIND_REMOVED, MAKE_INVISIBLE, hide_claim, is_large, sweep};
 use super::rows::row;
 use super::tx::Tx;
-use super::{SqliteIndex, millis};
+use super::{SqliteIndex, discard, millis};
 use crate::format::{FileHash, XorbHash};
 use crate::index::collect::{Collect, RemovedClaims, TermPage, TermRun, XorbLife};
 use crate::index::error::IndexError;
@@ -136,10 +136,11 @@ impl Collect for SqliteIndex {
         const FILE: &str = "SELECT id FROM files WHERE hash = ? AND registration NOT IN hidden";
         const CLAIMS: &str = "SELECT repo, has_claimed FROM file_repos WHERE file_id = ?1 AND (?2 IS NULL OR repo = ?2) \
              AND registration NOT IN hidden";
-        // Whether no claim is left afterwards: only this repository has the file, or all claims are
-        // to be removed.
+        // Whether no visible claim is left afterwards: only this repository has the file, or all
+        // claims are to be removed. Hidden ones are of ended registrations, because the caller has
+        // the lock of the file.
         const IS_LAST: &str = "SELECT ?2 IS NULL OR NOT EXISTS \
-             (SELECT 1 FROM file_repos WHERE file_id = ?1 AND repo != ?2 AND is_counted = 1)";
+             (SELECT 1 FROM file_repos WHERE file_id = ?1 AND repo != ?2 AND registration NOT IN hidden)";
         const UNCLAIM: &str = "DELETE FROM file_repos WHERE file_id = ?1 AND (?2 IS NULL OR repo = ?2)";
         row! { Claimed { repo: String, has_claimed: bool } }
         async move {
@@ -152,6 +153,9 @@ impl Collect for SqliteIndex {
                 return Ok(RemovedClaims::default());
             }
             let is_file_removed: bool = tx.one(query(IS_LAST).bind(id).bind(repo.as_deref())).await?;
+            if is_file_removed {
+                discard::abandon_claims(&mut tx, id).await?;
+            }
             match (is_large(&mut tx, id, repo.as_deref()).await?, is_file_removed) {
                 // The sweep deletes the claims of a large file after its references.
                 (true, true) => {}

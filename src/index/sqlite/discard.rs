@@ -137,6 +137,16 @@ pub(super) async fn abandon(tx: &mut Tx<'_>, registration: i64) -> Result<(), In
     tx.execute(query(SQL).bind(registration)).await.map(drop)
 }
 
+/// Abandons the open registrations that claim this file or a sha256 of it, because its last visible
+/// claim is removed. They have ended: the caller has the lock of the file, also against other
+/// servers. If one had not, its publication would fail.
+pub(super) async fn abandon_claims(tx: &mut Tx<'_>, file: i64) -> Result<(), IndexError> {
+    const SQL: &str = "UPDATE registrations SET state = 1 WHERE state = 0 AND id IN \
+         (SELECT registration FROM file_repos WHERE file_id = ?1 \
+         UNION SELECT claim_registration FROM file_repos WHERE file_id = ?1)";
+    tx.execute(query(SQL).bind(file)).await.map(drop)
+}
+
 /// Removes files that abandoned registrations have inserted: deletes small ones, and makes large
 /// ones invisible.
 pub(super) async fn files(tx: &mut Tx<'_>, ids: &[i64], now: Timestamp) -> Result<(), IndexError> {

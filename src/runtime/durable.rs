@@ -146,7 +146,7 @@ impl TempFile {
 
 impl TempFile {
     /// Like [`publish`](Self::publish), but replaces no file. If the name exists, the error is of
-    /// kind [`io::ErrorKind::AlreadyExists`].
+    /// kind [`io::ErrorKind::AlreadyExists`]. After another error it does not, if possible.
     #[expect(clippy::disallowed_methods, reason = "the only place that publishes files")]
     pub(crate) fn publish_new(mut self, path: &Path) -> io::Result<()> {
         let file = self.file.take().expect("the file is open until publish takes self");
@@ -161,7 +161,8 @@ impl TempFile {
             }
             Err(error) => return Err(error),
         }
-        sync_directory(parent(path)?)
+        // What is reported as failed must not be read later. The first error is reported.
+        sync_directory(parent(path)?).inspect_err(|_| _ = fs::remove_file(path))
     }
 }
 
@@ -371,6 +372,8 @@ fn is_own_name_beside(name: &str) -> bool {
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    tests::fail_as_told()?;
     File::open(path)?.sync_all()?;
     trace("sync the directory");
     Ok(())
@@ -378,9 +381,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 
 /// Records a step, so that the tests of this module can check the order of the steps.
 #[cfg(test)]
-fn trace(step: &'static str) {
-    tests::STEPS.with_borrow_mut(|steps| steps.push(step));
-}
+use self::tests::trace;
 
 #[cfg(not(test))]
 const fn trace(_: &'static str) {}

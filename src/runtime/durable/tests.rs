@@ -1,4 +1,4 @@
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -10,7 +10,19 @@ use super::{
 
 thread_local! {
     /// The steps of this thread that `trace` has recorded, in order.
-    pub(super) static STEPS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+    static STEPS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+
+    /// Whether the next sync of a directory in this thread fails.
+    static FAILS: Cell<bool> = const { Cell::new(false) };
+}
+
+pub(super) fn trace(step: &'static str) {
+    STEPS.with_borrow_mut(|steps| steps.push(step));
+}
+
+/// Fails once after `FAILS` was set.
+pub(super) fn fail_as_told() -> io::Result<()> {
+    if FAILS.replace(false) { Err(io::Error::other("a test")) } else { Ok(()) }
 }
 
 /// The steps during `work`, in order.
@@ -35,6 +47,20 @@ fn file_is_synced_before_its_rename_and_directory_after() {
     });
     assert_eq!(steps, ["sync the file", "rename", "sync the directory"]);
     assert_eq!(std::fs::read(path).unwrap(), b"bytes");
+}
+
+/// For example a record: if it stayed, a later start would apply what was reported as failed.
+#[test]
+fn new_file_does_not_stay_if_its_directory_cannot_be_synced() {
+    let dir = directory();
+    let path = dir.path().join("file");
+    for fails in [true, false] {
+        let mut file = TempFile::create(dir.path()).unwrap();
+        file.write(b"bytes").unwrap();
+        FAILS.set(fails);
+        assert_eq!(file.publish_new(&path).is_err(), fails);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), usize::from(!fails));
+    }
 }
 
 /// Includes unaligned addresses and odd lengths, which a direct write cannot have.

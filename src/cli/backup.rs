@@ -63,6 +63,7 @@ struct Record<'a> {
     left_out: u64,
     waiting: u64,
     hub_repos: u64,
+    left_out_hub: u64,
     added_len: u64,
     archive_len: u64,
     archive_read_len: u64,
@@ -119,6 +120,7 @@ fn report(archive: &Path, done: &BackedUp, output: &Output) -> anyhow::Result<()
         left_out: done.left_out_count,
         waiting: done.waiting_count,
         hub_repos: done.hub_count,
+        left_out_hub: done.left_out_hub_count,
         added_len: done.added_len,
         archive_len: done.archive_len,
         archive_read_len: done.archive_read_len,
@@ -140,18 +142,20 @@ fn report(archive: &Path, done: &BackedUp, output: &Output) -> anyhow::Result<()
         let waiting = Count(done.waiting_count, "file");
         output.line(format_args!("{waiting} arrived during the backup; the next run includes what is missing"))?;
     }
-    match done.problem_count {
-        0 => Ok(()),
-        count => bail!(
-            "{} cannot be read, so {} left out; everything else is in the archive",
-            Count(count, "xorb"),
-            if done.left_out_count == 1 {
-                "1 file is".to_owned()
-            } else {
-                format!("{} files are", done.left_out_count)
-            }
-        ),
+    let (xorbs, repos) = (done.problem_count, done.left_out_hub_count);
+    if xorbs == 0 && repos == 0 {
+        return Ok(());
     }
+    let mut left_out = Vec::new();
+    if xorbs > 0 {
+        let (files, verb) = (Count(done.left_out_count, "file"), if done.left_out_count == 1 { "is" } else { "are" });
+        left_out.push(format!("{} cannot be read, so {files} {verb} left out", Count(xorbs, "xorb")));
+    }
+    if repos > 0 {
+        let noun = if repos == 1 { "Hub repository is" } else { "Hub repositories are" };
+        left_out.push(format!("{repos} {noun} damaged and left out"));
+    }
+    bail!("{}; everything else is in the archive", left_out.join(", and "))
 }
 
 /// Refuses an archive inside the data directory: it would be lost together with the store.

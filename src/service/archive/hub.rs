@@ -4,16 +4,19 @@
 use std::io::Read;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
+use super::Watch;
 use super::catalog::RecordDigest;
 use super::error::ArchiveError;
 use super::record::{MAX_HUB_LEN, Records, frame};
 use crate::format::FileHash;
 use crate::format::shard::Sha256;
 use crate::git::ObjectId;
-use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree, RepoKind};
+use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree, Index, RepoKind};
 use crate::runtime::clock::Timestamp;
-use crate::service::hub::{HubPart, HubState};
+use crate::service::StoreError;
+use crate::service::hub::{Copying, HubPart, HubState};
 
 /// The head of a record. Only that of a directory has a body.
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,6 +65,31 @@ pub(super) enum HubHead {
 pub(super) struct RefHead {
     name: String,
     target: String,
+}
+
+/// A commit or directory of a Hub repository is damaged. An archive with it could not be restored.
+/// Without it, the restored history would end there, and a sweep would delete what is before.
+#[derive(Debug, Error)]
+#[error("the commit or directory {id} of {repo} is damaged, so the repository is left out")]
+struct DamagedPart {
+    repo: String,
+    id: ObjectId,
+}
+
+/// Reports each damaged commit and directory of a repository. Returns whether there is one.
+pub(super) async fn report_damage(index: &dyn Index, state: HubState, watch: &dyn Watch) -> Result<bool, StoreError> {
+    let repo = state.repo.storage_name.clone();
+    let (mut copying, mut is_damaged) = (Copying::begin(index, state), false);
+    loop {
+        let parts = copying.next().await?;
+        if parts.is_empty() {
+            return Ok(is_damaged);
+        }
+        for id in parts.iter().filter_map(HubPart::wrong_id) {
+            is_damaged = true;
+            watch.problem(&DamagedPart { repo: repo.clone(), id });
+        }
+    }
 }
 
 /// The digest of a repository and its branches and tags.

@@ -9,8 +9,8 @@
 //! appended as a whole or left to the next run.
 //!
 //! Every xorb is verified while its blob is read, so that no damage gets into the archive. A
-//! damaged xorb is reported and left out, with the files that need it. The run continues with the
-//! others.
+//! damaged xorb is reported and left out, with the files that need it. So is a Hub repository with a
+//! damaged commit or directory. The run continues with the others.
 //!
 //! After `Ok` everything that was appended is durable. A crash leaves the archive up to its last
 //! complete blob, and the next run continues there.
@@ -66,6 +66,8 @@ pub struct BackedUp {
     pub waiting_count: u64,
     /// Number of Hub repositories that were appended.
     pub hub_count: u64,
+    /// Number of those that were left out, because commits or directories of them are damaged.
+    pub left_out_hub_count: u64,
     /// Number of bytes by which the archive has grown.
     pub added_len: u64,
     /// Length of the archive in bytes.
@@ -299,6 +301,10 @@ impl<S: Storage + Send + 'static> Run<'_, S> {
         for state in states {
             let (name, digest) = (state.repo.storage_name.clone(), hub::digest_of(&state));
             if self.known.hub.get(&name) == Some(&digest) {
+                continue;
+            }
+            if hub::report_damage(self.store.index.as_ref(), state.clone(), &*self.watch).await? {
+                self.done.left_out_hub_count += 1;
                 continue;
             }
             let (mut copying, mut is_complete) = (Copying::begin(self.store.index.as_ref(), state), false);

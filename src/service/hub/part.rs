@@ -1,7 +1,7 @@
 //! The parts of a repository, as backups and the registration log have them.
 
 use super::HubError;
-use crate::git::{Commit, Tree};
+use crate::git::{Commit, ObjectId, Tree};
 use crate::index::{HubBlob, HubCommit, HubRef, HubRepo, HubTree};
 
 /// A part of the copy of a repository. The parts of one come in this order.
@@ -31,14 +31,20 @@ impl HubPart {
     /// Whether a commit or directory is what its id names. Other parts have no id that can be
     /// checked.
     pub(in crate::service) fn has_its_id(&self) -> bool {
-        match self {
-            Self::Commit(commit) => sealed(commit.clone()).is_ok_and(|sealed| sealed == *commit),
+        self.wrong_id().is_none()
+    }
+
+    /// The id of a commit or directory that is not what its id names.
+    pub(in crate::service) fn wrong_id(&self) -> Option<ObjectId> {
+        let (id, has_its_id) = match self {
+            Self::Commit(commit) => (commit.id, sealed(commit.clone()).is_ok_and(|sealed| sealed == *commit)),
             Self::Tree(tree) => {
                 let parsed = Tree::parse(&tree.entries).and_then(|parsed| parsed.to_object());
-                parsed.is_ok_and(|(id, _)| id == tree.id)
+                (tree.id, parsed.is_ok_and(|(id, _)| id == tree.id))
             }
-            Self::Repo(..) | Self::Blob(_) | Self::Refs(_) => true,
-        }
+            Self::Repo(..) | Self::Blob(_) | Self::Refs(_) => return None,
+        };
+        (!has_its_id).then_some(id)
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::faults::Moment;
+use super::hub::{commit, create, put};
 use super::{Setup, upload, xorb};
 use crate::blob::BlobStore;
 use crate::format::compression::Policy;
@@ -15,6 +16,7 @@ use crate::format::{FileHash, merkle};
 use crate::index::{Allowance, ArchiveIndex, FileRecord, NewFile, RegisterIndex, Registration};
 use crate::runtime::clock::Timestamp;
 use crate::service::archive::{BackedUp, BackupError, RestoreError, Watch, empty_archive};
+use crate::service::hub::hub_states;
 use crate::service::{Settings, Store};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -115,6 +117,40 @@ async fn backup_with_nth_failure_is_completed_by_the_next_one() {
             count += 1;
         }
         assert!(count > 8, "only {count} operations {moment:?}");
+    }
+}
+
+/// A restore refuses an archive that has them. What an earlier run has added stays.
+#[tokio::test]
+async fn repository_with_a_damaged_part_is_left_out_and_reported() {
+    for sql in [
+        "DROP TRIGGER usage_commit_stays; UPDATE hub_commits SET message = 'x' WHERE repo_id = 1 AND parent IS NULL",
+        "DROP TRIGGER usage_tree_stays; UPDATE hub_trees SET entries = x'00' WHERE repo_id = 1",
+    ] {
+        let (setup, directory) = (stocked().await, tempfile::tempdir().unwrap());
+        let archive = directory.path().join("b.rca");
+        new_archive(&archive);
+        let server = setup.process();
+        for repo in ["repo", "other"] {
+            create(&server, repo).await.unwrap();
+            commit(&server, repo, vec![put("a.txt")]).await.unwrap();
+        }
+        assert_eq!(back_up(&setup, &archive).await.unwrap().left_out_hub_count, 0);
+        let before = hub_states(&setup.index).await.unwrap();
+        for repo in ["repo", "other"] {
+            commit(&server, repo, vec![put("b.txt")]).await.unwrap();
+        }
+        setup.index.tamper(sql).await;
+        // Each run reports it, and adds nothing of it.
+        for hub_count in [1, 0] {
+            let done = back_up(&setup, &archive).await.unwrap();
+            assert_eq!((done.hub_count, done.left_out_hub_count), (hub_count, 1), "{sql}");
+        }
+        let (copy, after) = (Setup::new().await, hub_states(&setup.index).await.unwrap());
+        restore(&copy, &archive).await.unwrap();
+        assert_eq!(records(&copy).await, records(&setup).await, "{sql}");
+        let restored = hub_states(&copy.index).await.unwrap();
+        assert_eq!([&restored[0].refs, &restored[1].refs], [&before[0].refs, &after[1].refs], "{sql}");
     }
 }
 

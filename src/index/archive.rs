@@ -22,6 +22,9 @@ pub struct FileRecord {
     pub sha256: Option<(Sha256, Sha256State)>,
     /// The repositories that have a claim to the file, ascending.
     pub repos: Vec<String>,
+    /// When each of them registered it that was not the first, ascending by repository. Its list
+    /// shows this time.
+    pub later: Vec<(String, Timestamp)>,
     /// Those of them that claim its sha256, ascending, if the sha256 is only claimed. Until it is
     /// verified, only they find the file by it.
     pub claimants: Vec<String>,

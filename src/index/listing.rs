@@ -17,7 +17,8 @@ pub struct FileEntry {
     pub raw_len: u64,
     /// Its verified sha256, or else the sha256 that the repository of the reader claims.
     pub sha256: Option<Sha256>,
-    /// When it was first registered.
+    /// When the repository of the reader registered it first; for all repositories, when the first
+    /// of them did.
     pub registered: Timestamp,
 }
 

@@ -47,6 +47,7 @@ pub(super) const SQLITE: Migrations = &[
     (24, "hub_former_names", include_str!("../../migrations/sqlite/0024_hub_former_names.sql")),
     (25, "hub_usage", include_str!("../../migrations/sqlite/0025_hub_usage.sql")),
     (26, "hub_catalog", include_str!("../../migrations/sqlite/0026_hub_catalog.sql")),
+    (28, "claim_times", include_str!("../../migrations/sqlite/0028_claim_times.sql")),
 ];
 
 /// Every file in `migrations/postgres`, likewise compared by a test.
@@ -63,6 +64,7 @@ pub(super) const POSTGRES: Migrations = &[
     (9, "hub_usage", include_str!("../../migrations/postgres/0009_hub_usage.sql")),
     (10, "restoring", include_str!("../../migrations/postgres/0010_restoring.sql")),
     (11, "hub_catalog", include_str!("../../migrations/postgres/0011_hub_catalog.sql")),
+    (12, "claim_times", include_str!("../../migrations/postgres/0012_claim_times.sql")),
 ];
 
 /// Brings the database to the schema version of this program.

@@ -4,7 +4,8 @@ use super::files::{file, registration, sha256, term};
 use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::{ChunkHash, FileHash};
 use crate::index::{
-    ArchiveIndex, Claim, ClaimState, FileRecord, IndexErrorKind, NewFile, Reader, RestoredFile, Sha256State, XorbIndex,
+    ArchiveIndex, Claim, ClaimState, FileRecord, IndexErrorKind, NewFile, Reader, Registration, RestoredFile,
+    Sha256State, XorbIndex,
 };
 use crate::runtime::clock::Timestamp;
 
@@ -15,6 +16,9 @@ suite_in_steps! {
     restored_file_replaces_the_existing_one
     files_without_their_xorbs_are_not_restored
 }
+
+const LATER: Timestamp = Timestamp::from_millis(1_700_000_000_001);
+const LATEST: Timestamp = Timestamp::from_millis(1_700_000_000_002);
 
 fn at(byte: u8) -> FileHash {
     FileHash::from_bytes([byte; 32])
@@ -39,6 +43,7 @@ fn record(byte: u8, repos: &[&str]) -> FileRecord {
         since: NOW,
         sha256: None,
         repos: repos.iter().map(|repo| (*repo).to_owned()).collect(),
+        later: Vec::new(),
         claimants: Vec::new(),
         owners: vec![(hash(1), "org".to_owned())],
     }
@@ -50,9 +55,9 @@ async fn file_records_have_terms_repositories_and_sha256_claims(db: Db) {
     let mut expected = Vec::new();
     for (byte, state) in (1..).zip(states) {
         let claimed = state.map(|_| sha256(byte));
-        for (repo, sha256) in [("org/b", claimed), ("org/a", claimed), ("org/c", None)] {
+        for (repo, sha256, now) in [("org/b", claimed, NOW), ("org/a", claimed, LATER), ("org/c", None, LATEST)] {
             let new = NewFile { sha256, ..file(byte, &[term(1, 0, 2)]) };
-            db.register(&registration(repo, vec![new], &[1])).await.unwrap();
+            db.register(&Registration { now, ..registration(repo, vec![new], &[1]) }).await.unwrap();
         }
         let settled = match state {
             Some(Sha256State::Verified) => Some(ClaimState::Verified),
@@ -66,7 +71,8 @@ async fn file_records_have_terms_repositories_and_sha256_claims(db: Db) {
             Some(Sha256State::Verified) | None => Vec::new(),
         };
         let repos = ["org/a", "org/b", "org/c"];
-        expected.push(FileRecord { sha256: claimed.zip(state), claimants, ..record(byte, &repos) });
+        let later = vec![("org/a".to_owned(), LATER), ("org/c".to_owned(), LATEST)];
+        expected.push(FileRecord { sha256: claimed.zip(state), later, claimants, ..record(byte, &repos) });
     }
     assert_eq!(records(&db).await, expected);
     assert_eq!(db.file_records(Some(at(3))).await.unwrap(), []);
@@ -98,6 +104,7 @@ async fn restored_file_is_found_like_a_registered_one(db: Db) {
     let chunk = ChunkHash::from_bytes([1; 32]);
     let record = FileRecord {
         since: Timestamp::from_millis(5),
+        later: vec![("org/b".to_owned(), Timestamp::from_millis(7))],
         sha256: Some((sha256(8), Sha256State::Claimed)),
         claimants: vec!["org/b".to_owned()],
         ..record(9, &["org/a", "org/b"])
@@ -111,6 +118,10 @@ async fn restored_file_is_found_like_a_registered_one(db: Db) {
         .unwrap()
         .unwrap();
     assert_eq!((found.raw_len, found.terms), (2000, vec![term(1, 0, 2)]));
+    for (repo, since) in [("org/a", 5), ("org/b", 7)] {
+        let listed = db.files_after(Reader::Repo(repo.to_owned()), None, 9).await.unwrap();
+        assert_eq!(listed[0].registered, Timestamp::from_millis(since), "{repo}");
+    }
     let readers = [("org/a".to_owned(), false), ("org/b".to_owned(), true)];
     assert_eq!(db.readers_of(at(9)).await.unwrap(), readers);
     assert_eq!(db.unverified_claims(ANY_LEN, None, 9).await.unwrap(), [Claim { file: at(9), sha256: sha256(8) }]);

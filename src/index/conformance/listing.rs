@@ -2,11 +2,13 @@
 
 use super::files::{file, file_hash, reader, registration, sha256, term};
 use super::{Db, NOW, SqliteIndex, hash, put, xorb};
-use crate::index::{Claim, ClaimState, FileEntry, Reader, Registered, Ticket, XorbEntry};
+use crate::index::{Claim, ClaimState, FileEntry, Reader, Registered, Registration, Ticket, XorbEntry};
+use crate::runtime::clock::Timestamp;
 
 suite_in_steps! {
     files_are_listed_by_hash_to_their_readers_only
     list_shows_the_claimed_sha256_and_later_the_true_one
+    list_shows_when_the_repository_itself_registered_a_file
     xorbs_are_listed_when_readers_may_see_them
 }
 
@@ -45,6 +47,27 @@ async fn list_shows_the_claimed_sha256_and_later_the_true_one(db: Db) {
     let claim = Claim { file: file_hash(1), sha256: sha256(7) };
     assert!(db.settle_claim(claim, ClaimState::False { actual: sha256(8) }).await.unwrap());
     assert_eq!((shown(reader("org/b")).await, shown(Reader::All).await), (Some(sha256(8)), Some(sha256(8))));
+}
+
+/// The time of another repository would tell that it has the file.
+async fn list_shows_when_the_repository_itself_registered_a_file(db: Db) {
+    put(&db, xorb(1, 3)).await;
+    let later = |secs: u64| Timestamp::from_millis(NOW.as_millis() + 1000 * secs);
+    let register = async |repo, secs| {
+        let new = registration(repo, vec![file(1, &[term(1, 0, 2)])], &[1]);
+        db.register(&Registration { now: later(secs), ..new }).await.unwrap();
+    };
+    let shown = async |reader| db.files_after(reader, None, 1).await.unwrap()[0].registered;
+    register("org/a", 0).await;
+    register("org/b", 1).await;
+    // The file is known, so this changes nothing.
+    register("org/b", 2).await;
+    assert_eq!([shown(reader("org/a")).await, shown(reader("org/b")).await], [later(0), later(1)]);
+    assert_eq!(shown(Reader::All).await, later(0));
+    db.remove_claims(file_hash(1), Some("org/b".to_owned()), later(3)).await.unwrap();
+    register("org/b", 4).await;
+    db.remove_claims(file_hash(1), Some("org/a".to_owned()), later(5)).await.unwrap();
+    assert_eq!(shown(reader("org/b")).await, later(4));
 }
 
 async fn xorbs_are_listed_when_readers_may_see_them(db: Db) {

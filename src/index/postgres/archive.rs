@@ -4,7 +4,7 @@
 //! Each page is one snapshot; two pages may be from different times. An index is only filled while
 //! it is new and no other process uses it. After a crash it is incomplete and is discarded.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, TryStreamExt};
@@ -22,6 +22,7 @@ use crate::index::decode::Cells;
 use crate::index::error::{Inconsistent, IndexError};
 use crate::index::files::parse_terms;
 use crate::index::record_len;
+use crate::runtime::clock::Timestamp;
 
 /// Files on one page, at most.
 const PAGE_COUNT: u32 = 500;
@@ -55,6 +56,7 @@ impl FromRow for Recorded {
             since: column(row, "since")?,
             sha256: column::<Option<Sha256>>(row, "sha256")?.zip(state),
             repos: Vec::new(),
+            later: Vec::new(),
             claimants: Vec::new(),
             owners: Vec::new(),
         };
@@ -62,7 +64,7 @@ impl FromRow for Recorded {
     }
 }
 
-row! { Claimed { file_id: i64, repo: String, is_claimed: bool } }
+row! { Claimed { file_id: i64, repo: String, since: Option<Timestamp>, is_claimed: bool } }
 row! { Owned { file_id: i64, hash: XorbHash, domain: String } }
 
 impl ArchiveIndex for PostgresIndex {
@@ -74,7 +76,7 @@ impl ArchiveIndex for PostgresIndex {
                  AND claim_registration NOT IN (SELECT id FROM hidden)) THEN 0 ELSE sha256_state END AS sha256_state, \
              (SELECT coalesce(sum(length(terms)), 0)::bigint FROM file_terms WHERE file_id = id) AS terms_len FROM files \
              WHERE hash > $1 AND removed_at IS NULL AND registration NOT IN (SELECT id FROM hidden) ORDER BY hash LIMIT $2";
-        const REPOS: &str = "SELECT file_id, repo, coalesce(has_claimed AND claim IS NULL AND claim_registration NOT IN (SELECT id FROM hidden), FALSE) AS is_claimed \
+        const REPOS: &str = "SELECT file_id, repo, since, coalesce(has_claimed AND claim IS NULL AND claim_registration NOT IN (SELECT id FROM hidden), FALSE) AS is_claimed \
              FROM file_repos WHERE registration NOT IN (SELECT id FROM hidden) AND file_id = ANY($1) \
              ORDER BY file_id, repo";
         const OWNERS: &str = "SELECT file_id, hash, domain FROM xorb_files JOIN xorb_domains USING (xorb_id) JOIN xorbs ON xorbs.id = xorb_id \
@@ -105,6 +107,7 @@ impl ArchiveIndex for PostgresIndex {
                 let has_claim = matches!(file.record.sha256, Some((_, Sha256State::Claimed)));
                 for claimed in repos.iter().filter(|claimed| claimed.file_id == file.id) {
                     file.record.repos.push(claimed.repo.clone());
+                    file.record.later.extend(claimed.since.map(|since| (claimed.repo.clone(), since)));
                     if has_claim && claimed.is_claimed {
                         file.record.claimants.push(claimed.repo.clone());
                     }
@@ -160,7 +163,8 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
          VALUES ($1, $2, $3, $4, $5) RETURNING id";
     const REFER: &str = "INSERT INTO xorb_files (xorb_id, file_id) \
          SELECT id, $1 FROM visible_xorbs WHERE hash = $2 ON CONFLICT DO NOTHING";
-    const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, has_claimed) VALUES ($1, $2, $3, $4)";
+    const CLAIM: &str =
+        "INSERT INTO file_repos (file_id, repo, record_len, has_claimed, since) VALUES ($1, $2, $3, $4, $5)";
     let hash = file.hash.as_bytes().as_slice();
     tx.execute(query("DELETE FROM files WHERE hash = $1").bind(hash)).await?;
     let state = match file.sha256 {
@@ -184,10 +188,13 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
         }
     }
     let claimants: HashSet<&String> = file.claimants.iter().collect();
+    let later: HashMap<&String, Timestamp> = file.later.iter().map(|(repo, since)| (repo, *since)).collect();
     for repo in &file.repos {
         let record_len = record_len(file.terms.len()).cast_signed();
         let has_claimed = state == 1 && claimants.contains(repo);
-        tx.execute(query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len).bind(has_claimed)).await?;
+        let since = later.get(repo).copied().map(millis);
+        let claim = query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len).bind(has_claimed).bind(since);
+        tx.execute(claim).await?;
     }
     Ok(())
 }

@@ -206,7 +206,7 @@ async fn only_a_database_with_the_schema_of_this_program_is_opened() {
     one.unwrap();
     other.unwrap();
     let index = PostgresIndex::open(&url).await.unwrap();
-    assert_eq!(POSTGRES.len(), 11);
+    assert_eq!(POSTGRES.len(), 12);
     sqlx::query(
         "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
          VALUES (999, 'x', TRUE, '', 0)",

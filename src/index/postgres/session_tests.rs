@@ -75,7 +75,7 @@ async fn schema_changes_only_while_no_server_runs() {
     let mut connection = PgConnection::connect(&url).await.unwrap();
     // As before the last migration.
     for sql in [
-        "DROP INDEX hub_repos_by_creation",
+        "ALTER TABLE file_repos DROP COLUMN since",
         "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)",
     ] {
         query(sql).execute(&mut connection).await.unwrap();

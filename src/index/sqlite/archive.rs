@@ -4,7 +4,7 @@
 //! Each page is one snapshot; two pages may be from different times. A restore writes into a new
 //! index that no other process uses. A crash leaves this index incomplete, so it must be discarded.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, TryStreamExt};
@@ -22,6 +22,7 @@ use crate::index::decode::Cells;
 use crate::index::error::{Inconsistent, IndexError};
 use crate::index::files::parse_terms;
 use crate::index::record_len;
+use crate::runtime::clock::Timestamp;
 
 /// The maximum number of files on one page.
 const PAGE_COUNT: u32 = 500;
@@ -56,6 +57,7 @@ impl FromRow for Recorded {
             since: column(row, "since")?,
             sha256: column::<Option<Sha256>>(row, "sha256")?.zip(state),
             repos: Vec::new(),
+            later: Vec::new(),
             claimants: Vec::new(),
             owners: Vec::new(),
         };
@@ -63,7 +65,7 @@ impl FromRow for Recorded {
     }
 }
 
-row! { FileRepo { file_id: i64, repo: String, is_claimed: bool } }
+row! { FileRepo { file_id: i64, repo: String, since: Option<Timestamp>, is_claimed: bool } }
 // A domain is an owner.
 row! { Owned { file_id: i64, hash: XorbHash, domain: String } }
 
@@ -82,7 +84,7 @@ impl ArchiveIndex for SqliteIndex {
                  AND claim_registration NOT IN hidden), 0, sha256_state) AS sha256_state, \
              (SELECT coalesce(sum(length(terms)), 0) FROM file_terms WHERE file_id = id) AS terms_len FROM files \
              WHERE hash > ? AND removed_at IS NULL AND registration NOT IN hidden ORDER BY hash LIMIT +?";
-        const REPOS: &str = "SELECT file_id, repo, coalesce(has_claimed = 1 AND claim IS NULL AND claim_registration NOT IN hidden, 0) AS is_claimed \
+        const REPOS: &str = "SELECT file_id, repo, since, coalesce(has_claimed = 1 AND claim IS NULL AND claim_registration NOT IN hidden, 0) AS is_claimed \
              FROM file_repos WHERE registration NOT IN hidden AND file_id IN (";
         const OWNERS: &str = "SELECT file_id, hash, domain FROM xorb_files JOIN xorb_domains USING (xorb_id) JOIN xorbs ON xorbs.id = xorb_id \
              WHERE file_id IN (";
@@ -113,6 +115,7 @@ impl ArchiveIndex for SqliteIndex {
                 let has_claim = matches!(file.record.sha256, Some((_, Sha256State::Claimed)));
                 for claimed in repos.iter().filter(|claimed| claimed.file_id == file.id) {
                     file.record.repos.push(claimed.repo.clone());
+                    file.record.later.extend(claimed.since.map(|since| (claimed.repo.clone(), since)));
                     if has_claim && claimed.is_claimed {
                         file.record.claimants.push(claimed.repo.clone());
                     }
@@ -176,7 +179,7 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
          VALUES (?, ?, ?, ?, ?) RETURNING id";
     const REFER: &str = "INSERT OR IGNORE INTO xorb_files (xorb_id, file_id) \
          SELECT id, ? FROM visible_xorbs WHERE hash = ?";
-    const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, has_claimed) VALUES (?, ?, ?, ?)";
+    const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, has_claimed, since) VALUES (?, ?, ?, ?, ?)";
     let hash = file.hash.as_bytes().as_slice();
     tx.execute(query("DELETE FROM files WHERE hash = ?").bind(hash)).await?;
     let state = match file.sha256 {
@@ -202,10 +205,13 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
     // Usage counts the registration record of each claim, too. The first start writes these
     // records.
     let claimants: HashSet<&String> = file.claimants.iter().collect();
+    let later: HashMap<&String, Timestamp> = file.later.iter().map(|(repo, since)| (repo, *since)).collect();
     for repo in &file.repos {
         let record_len = record_len(file.terms.len()).cast_signed();
         let has_claimed = state == 1 && claimants.contains(repo);
-        tx.execute(query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len).bind(has_claimed)).await?;
+        let since = later.get(repo).copied().map(millis);
+        let claim = query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len).bind(has_claimed).bind(since);
+        tx.execute(claim).await?;
     }
     Ok(())
 }

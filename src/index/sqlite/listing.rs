@@ -24,12 +24,12 @@ impl ListIndex for SqliteIndex {
              AS sha256, since AS registered FROM files WHERE hash > ?1 AND removed_at IS NULL AND registration NOT IN hidden \
              ORDER BY hash LIMIT +?3";
         const OF_REPO: &str = "SELECT files.hash AS hash, raw_len, CASE WHEN sha256_state = 2 THEN sha256 \
-             ELSE (SELECT coalesce(claim, sha256) FROM file_repos WHERE file_repos.file_id = id AND repo = ?2 \
-             AND has_claimed = 1 AND claim_registration NOT IN hidden) END AS sha256, since AS registered \
-             FROM repo_files AS listed CROSS JOIN files ON files.id = file_id \
+             WHEN has_claimed = 1 AND claim_registration NOT IN hidden THEN coalesce(claim, sha256) END AS sha256, \
+             coalesce(own.since, files.since) AS registered \
+             FROM repo_files AS listed CROSS JOIN files ON files.id = listed.file_id \
+             CROSS JOIN file_repos AS own ON own.file_id = listed.file_id AND own.repo = ?2 \
              WHERE repo_id = (SELECT id FROM repos WHERE name = ?2) AND listed.hash > ?1 \
-             AND NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = files.id AND repo = ?2 AND registration IN hidden) \
-             ORDER BY listed.hash LIMIT +?3";
+             AND own.registration NOT IN hidden ORDER BY listed.hash LIMIT +?3";
         async move {
             let sql = if reader.repo().is_some() { OF_REPO } else { ALL };
             self.read("list files").all(query(sql).bind(after_bytes(after)).bind(reader.repo()).bind(limit)).await

@@ -18,7 +18,8 @@
 //!            body
 //! xorbs/     xorb (its hash), chunks (their number)
 //!            the xorb in its unpacked form: a table of 4 bytes per chunk, then the contents
-//! files/     file (its hash), len, since_ms, sha256, sha256_state, repos, claimants, owners
+//! files/     file (its hash), len, since_ms, sha256, sha256_state, repos, later_ms, claimants,
+//!            owners
 //!            per term: xorb hash 32 bytes; first chunk, end chunk, raw length, each u32 LE
 //! hub/       hub (repo, commit, tree, blob or refs, in this order for each repository), fields
 //!            of a tree: its bytes in the form of git; else nothing

@@ -60,6 +60,9 @@ pub(super) struct FileHead {
     sha256: Option<String>,
     sha256_state: Option<State>,
     repos: Vec<String>,
+    /// When each repository registered the file that was not the first, by its index.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    later_ms: BTreeMap<u32, u64>,
     /// Which of the repositories claim the sha256, as indexes, if it is only claimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     claimants: Vec<u32>,
@@ -133,6 +136,7 @@ pub(super) fn encode_file(file: &FileRecord) -> Vec<u8> {
             Sha256State::Verified => State::Verified,
         }),
         repos: file.repos.clone(),
+        later_ms: encode_later(file),
         claimants: encode_claimants(file),
         owners: encode_owners(file),
     };
@@ -164,11 +168,13 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
     let terms: Option<Vec<Term>> = terms.iter().map(decode_term).collect();
     let terms = terms.filter(|_| rest.is_empty()).ok_or("its terms are not whole")?;
     let owners = decode_owners(&head.owners, &terms).ok_or("a xorb that has an owner is not among its terms")?;
+    let repo = |place: &u32| head.repos.get(usize::try_from(*place).ok()?).cloned();
+    let later = head.later_ms.iter().map(|(place, since)| Some((repo(place)?, Timestamp::from_millis(*since))));
+    let later =
+        later.collect::<Option<Vec<_>>>().ok_or("a repository with a time of its own is none of its repositories")?;
     // Ascending, so that no repository is copied more than once.
-    let claimant = |place: &u32| head.repos.get(usize::try_from(*place).ok()?).cloned();
     let is_ascending = head.claimants.is_sorted_by(|a, b| a < b);
-    let claimants: Option<Vec<String>> =
-        if is_ascending { head.claimants.iter().map(claimant).collect() } else { None };
+    let claimants: Option<Vec<String>> = if is_ascending { head.claimants.iter().map(repo).collect() } else { None };
     let claimants = claimants.ok_or("the repositories that claim its sha256 are not some of its repositories")?;
     Ok(FileRecord {
         hash: parse::<FileHash>(&head.file)?,
@@ -177,9 +183,17 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
         since: Timestamp::from_millis(head.since_ms),
         sha256,
         repos: head.repos,
+        later,
         claimants,
         owners,
     })
+}
+
+/// [`FileHead::later_ms`] of a file.
+fn encode_later(file: &FileRecord) -> BTreeMap<u32, u64> {
+    let later: HashMap<&String, &Timestamp> = file.later.iter().map(|(repo, since)| (repo, since)).collect();
+    let repos = file.repos.iter().zip(0..);
+    repos.filter_map(|(repo, place)| Some((place, later.get(repo)?.as_millis()))).collect()
 }
 
 /// [`FileHead::claimants`] of a file.
@@ -356,27 +370,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claimants_are_read_back_and_are_repositories_of_the_file() {
-        let decoded = |claimants: &[u32]| {
+    fn claimants_and_times_are_of_repositories_of_the_file() {
+        let decoded = |claimants: &[u32], later: serde_json::Value| {
             let hash = "ab".repeat(32);
             let head = json!({
                 "file": hash, "len": 0, "since_ms": 5, "sha256": hash, "sha256_state": "claimed",
-                "repos": ["a", "b", "c"], "claimants": claimants, "owners": {},
+                "repos": ["a", "b", "c"], "later_ms": later, "claimants": claimants, "owners": {},
             });
             decode_file(serde_json::from_value(head).unwrap(), &[])
         };
         for places in [&[][..], &[1], &[0, 2], &[0, 1, 2]] {
-            let file = decoded(places).unwrap();
+            let file = decoded(places, json!({ "0": 7, "2": 6 })).unwrap();
             let names: Vec<&str> = places.iter().map(|place| ["a", "b", "c"][*place as usize]).collect();
             assert_eq!(file.claimants, names);
+            let later = [("a", 7), ("c", 6)].map(|(repo, ms)| (repo.to_owned(), Timestamp::from_millis(ms)));
+            assert_eq!(file.later, later);
             let record = encode_file(&file);
             let mut records = Records::new("files/1", record.as_slice());
             let head = records.next::<FileHead>().unwrap().unwrap();
             assert_eq!(head.claimants, places);
             assert_eq!(records.file(head).unwrap(), file);
         }
+        assert!(decoded(&[], json!({ "3": 7 })).is_err());
         for places in [&[3][..], &[1, 1], &[2, 1]] {
-            assert!(decoded(places).is_err(), "{places:?}");
+            assert!(decoded(places, json!({})).is_err(), "{places:?}");
         }
     }
 }

@@ -19,8 +19,8 @@
 //!
 //! What it does not do:
 //!
-//! * Claims to files stay that the store had before the repository was created: they may belong to
-//!   users of the name without the Hub.
+//! * Claims to files stay that were registered for its name before the repository was created: they
+//!   may belong to users of the name without the Hub.
 //! * Claims of `*` stay, which uploads without authentication have.
 //! * A rebuild of the index brings deleted commits back, without the files that only they had. So
 //!   does a restore of a backup that was made during a sweep. Later sweeps delete them again.

@@ -7,14 +7,15 @@
 //! files, and with the first repository. Some files and repositories may then have two records, and
 //! a rebuild makes them twice, which changes nothing. No other process may write records meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::record::{FromIndex, Record, Registered, parse};
+use super::record::{FromIndex, Later, Record, Registered, parse};
 use super::{AppendedRecord, Store, places_of};
 use crate::blob::records::Seq;
 use crate::format::shard::{FileInfo, Sha256, Shard, write_upload};
 use crate::format::{FileHash, RangeHash};
 use crate::index::{FileRecord, Sha256State};
+use crate::runtime::clock::Timestamp;
 use crate::runtime::telemetry::chain;
 use crate::service::contents::{Contents, runs};
 use crate::service::error::StoreError;
@@ -25,6 +26,7 @@ use crate::service::register::distinct;
 struct Group {
     files: Vec<FileInfo>,
     records: Vec<FileRecord>,
+    later: Vec<Later>,
 }
 
 impl Store {
@@ -109,24 +111,33 @@ impl Store {
 
     /// Writes the records of a page of files. The last record names the last file of the page.
     async fn write_page(&self, page: Vec<FileRecord>, last: FileHash) -> Result<Option<Seq>, StoreError> {
-        let (mut groups, mut last_seq) = (BTreeMap::<Vec<String>, Group>::new(), None);
+        let (mut groups, mut last_seq) = (BTreeMap::<(bool, Vec<String>), Group>::new(), None);
         for file in page {
             let Some(range_hashes) = self.range_hashes(&file).await? else {
                 tracing::error!(file = %file.hash, "index inconsistent; cannot write a record of the file");
                 continue;
             };
+            let later: HashMap<&String, Timestamp> = file.later.iter().map(|(repo, at)| (repo, *at)).collect();
             for (repos, sha256) in self.readers_of(&file).await? {
                 let (hash, terms) = (file.hash, file.terms.clone());
-                let group = groups.entry(repos).or_default();
+                // The record with the first repository comes first. A rebuild takes its time as
+                // that of the file.
+                let has_first = repos.iter().any(|repo| !later.contains_key(repo));
+                let times = repos.iter().zip(0..).filter_map(|(repo, place)| Some((place, *later.get(repo)?)));
+                let times: Vec<(u32, Timestamp)> = times.collect();
+                let group = groups.entry((!has_first, repos)).or_default();
+                let file_place = group.files.len();
+                group.later.extend(times.into_iter().map(|(repo, at)| Later::new(file_place, repo, at)));
                 group.files.push(FileInfo { hash, terms, range_hashes: Some(range_hashes.clone()), sha256 });
                 group.records.push(file.clone());
             }
         }
         let count = groups.len();
-        for (number, (repos, Group { files, records })) in groups.into_iter().enumerate() {
+        for (number, ((_, repos), Group { files, records, later })) in groups.into_iter().enumerate() {
             let named = distinct(files.iter().flat_map(|file| &file.terms).map(|term| term.xorb), &[]);
             let origin = FromIndex {
                 since_ms: records.iter().map(|file| file.since.as_millis()).collect(),
+                later,
                 up_to: (number + 1 == count).then(|| last.to_string()),
             };
             let owners = places_of(records.into_iter().flat_map(|file| file.owners), &named);

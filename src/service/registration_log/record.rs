@@ -121,9 +121,29 @@ pub(super) struct Registered {
 pub(super) struct FromIndex {
     /// When each file was registered first, in milliseconds since 1970.
     pub(super) since_ms: Vec<u64>,
+    /// The times of the repositories that were not the first to register a file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) later: Vec<Later>,
     /// The last file of a page of the index; set in the last record of that page. An interrupted
     /// run continues after this file.
     pub(super) up_to: Option<String>,
+}
+
+/// When a repository registered a file that another one had before: the index of the file, that of
+/// the repository, and milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Later(u32, u32, u64);
+
+impl Later {
+    /// The time of this repository for this file.
+    pub(super) fn new(file: usize, repo: u32, at: Timestamp) -> Self {
+        Self(u32::try_from(file).unwrap_or(u32::MAX), repo, at.as_millis())
+    }
+
+    /// The index of the file and that of the repository, with the time.
+    pub(super) const fn entry(self) -> ((u32, u32), Timestamp) {
+        ((self.0, self.1), Timestamp::from_millis(self.2))
+    }
 }
 
 /// Why bytes are not a valid record.

@@ -248,7 +248,9 @@ impl<'a> Replay<'a> {
         }
         let (mut dedup, mut listed) = self.prove_listed(seq, &xorbs).await?;
         let (mut proven, mut unproven, mut contents) = (Vec::new(), Vec::new(), Contents::default());
-        let (mut files, mut place) = (files.into_iter(), 0);
+        let (mut files, mut place) = (files.into_iter(), 0_u32);
+        let later = origin.as_ref().map_or(&[][..], |origin| &origin.later);
+        let later: HashMap<(u32, u32), Timestamp> = later.iter().map(|later| later.entry()).collect();
         while files.len() > 0 {
             let count = file_count(files.as_slice()).max(1);
             let some: Vec<FileInfo> = files.by_ref().take(count).collect();
@@ -256,13 +258,13 @@ impl<'a> Replay<'a> {
             let outcomes;
             (outcomes, contents) = self.prove_some(seq, some, contents).await?;
             for (claim, outcome) in claims.into_iter().zip(outcomes) {
-                let since = origin.as_ref().and_then(|origin| origin.since_ms.get(place));
+                let since = origin.as_ref().and_then(|origin| origin.since_ms.get(place as usize));
                 let at = since.map_or(at, |millis| Timestamp::from_millis(*millis));
-                place += 1;
                 match outcome {
-                    Ok((file, first, is_switched)) => proven.push(Proven { file, first, at, is_switched }),
-                    Err(why) => unproven.push((claim, at, why)),
+                    Ok((file, first, is_switched)) => proven.push(Proven { file, first, place, at, is_switched }),
+                    Err(why) => unproven.push((claim, (place, at), why)),
                 }
+                place += 1;
             }
         }
         // Enter the dedup chunks of all xorbs of these files, because records of this version list
@@ -270,11 +272,24 @@ impl<'a> Replay<'a> {
         let (chunks, unlisted) = self.chunks_to_ask_for(proven.iter()).await?;
         dedup.extend(chunks);
         listed.extend(unlisted);
-        for (repo, scope) in repos.into_iter().zip(&scopes) {
-            for (file, at, why) in &unproven {
-                self.postpone(file, *at, why, &repo).await?;
+        // First the files of which each repository was the first, whose time is that of the file.
+        for is_later in [false, true] {
+            for ((repo, scope), number) in repos.iter().zip(&scopes).zip(0_u32..) {
+                let time_of = |place: u32| later.get(&(place, number)).copied();
+                for (file, (place, at), why) in &unproven {
+                    if time_of(*place).is_some() == is_later {
+                        self.postpone(file, time_of(*place).unwrap_or(*at), why, repo).await?;
+                    }
+                }
+                let of_repo = proven.iter().filter(|of_file| time_of(of_file.place).is_some() == is_later);
+                let of_repo: Vec<(&Proven, Timestamp)> =
+                    of_repo.map(|of_file| (of_file, time_of(of_file.place).unwrap_or(of_file.at))).collect();
+                if !is_later {
+                    self.register_for((repo, scope), at, &of_repo, (&dedup, &listed)).await?;
+                } else if !of_repo.is_empty() {
+                    self.register_for((repo, scope), at, &of_repo, (&[], &[])).await?;
+                }
             }
-            self.register_for(&repo, scope, at, &proven, (&dedup, &listed)).await?;
         }
         Ok(())
     }
@@ -309,10 +324,9 @@ impl<'a> Replay<'a> {
     /// Registers proven files for one repository.
     async fn register_for(
         &mut self,
-        repo: &str,
-        scope: &RepoScope,
+        (repo, scope): (&str, &RepoScope),
         at: Timestamp,
-        proven: &[Proven],
+        proven: &[(&Proven, Timestamp)],
         (dedup, listed): (&[(ChunkHash, XorbHash)], &[XorbHash]),
     ) -> Result<(), RebuildError> {
         let mut by_time: BTreeMap<u64, Vec<NewFile>> = BTreeMap::new();
@@ -322,13 +336,14 @@ impl<'a> Replay<'a> {
         // Possession was proven for the original terms. The owner did not upload the new xorbs of a
         // switched file, so such files are not checked. Nearly always the owner has the xorbs of
         // all other files, so check these together first.
-        let must_prove = |proven: &&Proven| *scope != RepoScope::All && !proven.is_switched;
-        let terms = proven.iter().filter(must_prove).flat_map(|proven| &proven.file.terms);
+        let must_prove = |proven: &Proven| *scope != RepoScope::All && !proven.is_switched;
+        let terms = proven.iter().map(|(of_file, _)| *of_file).filter(|of_file| must_prove(of_file));
+        let terms = terms.flat_map(|proven| &proven.file.terms);
         let unproven = self.store.unproven_xorbs(single_chunks(terms, &[]), &domain(scope), None).await?;
-        for of_file in proven {
-            let Proven { file, first, at, .. } = of_file;
+        for (of_file, at) in proven {
+            let Proven { file, first, .. } = of_file;
             let mut xorbs = file.terms.iter().map(|term| term.xorb);
-            if must_prove(&of_file)
+            if must_prove(of_file)
                 && let Some(xorb) = xorbs.find(|xorb| unproven.contains(xorb))
             {
                 self.leave_out(file.hash, repo.to_owned(), RegisterError::MissingXorb { xorb });

@@ -324,6 +324,25 @@ async fn files_from_before_the_repository_stay() {
     assert!(file_of(&setup, "repo", "after").await.is_none());
 }
 
+/// The time of the file itself is that of its first registration, by a repository that existed before.
+#[tokio::test]
+async fn upload_of_what_others_had_before_is_removed_after_a_week() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "other").await.unwrap();
+    upload(&server, "other", "same").await;
+    commit(&server, "other", vec![put_large("same.bin", "same")]).await.unwrap();
+    setup.clock.advance(Duration::from_millis(1));
+    create(&server, "repo").await.unwrap();
+    upload(&server, "repo", "same").await;
+    sweep(&server).await;
+    pass(&setup, &server, 6).await;
+    assert!(file_of(&setup, "repo", "same").await.is_some());
+    pass(&setup, &server, 3).await;
+    assert!(file_of(&setup, "repo", "same").await.is_none());
+    assert!(file_of(&setup, "other", "same").await.is_some());
+}
+
 /// A client takes a file from the list, and nothing else of the repository changes.
 #[tokio::test]
 async fn upload_that_was_taken_from_the_list_is_listed_again() {

@@ -13,6 +13,7 @@ use crate::index::error::IndexError;
 use crate::index::postgres::claims::{ClaimOutcome, make_claim};
 use crate::index::postgres::discard;
 use crate::index::postgres::lists::push_hashes;
+use crate::index::postgres::millis;
 use crate::index::postgres::named::{Named, Unusable};
 use crate::index::postgres::remove::SMALL_CHARGE_COUNT;
 use crate::index::postgres::rows::row;
@@ -297,8 +298,8 @@ impl<'r> Entry<'r> {
         file: &NewFile,
         in_parts: bool,
     ) -> Result<Registered, IndexError> {
-        const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, registration, claim_registration, charged_below) \
-             SELECT $1, $2, $3, 0, 0, $4 WHERE NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = $1 AND repo = $2)";
+        const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, registration, claim_registration, charged_below, since) \
+             SELECT $1, $2, $3, 0, 0, $4, $5 WHERE NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = $1 AND repo = $2)";
         const MARK: &str =
             "UPDATE file_repos SET registration = $1, claim_registration = $1 WHERE file_id = $2 AND repo = $3";
         const RECORD: &str = "UPDATE file_repos SET record_len = record_len + $1, claim_registration = $4 \
@@ -306,8 +307,9 @@ impl<'r> Entry<'r> {
         let repo = self.registration.repo.as_str();
         let record_len = record_len(file.terms.len()).cast_signed();
         let charged_below = in_parts.then_some(0_i64);
-        let added = tx.execute(query(CLAIM).bind(id).bind(repo).bind(record_len).bind(charged_below)).await?;
-        let mark = self.mark.of_claim();
+        let (now, mark) = (millis(self.registration.now), self.mark.of_claim());
+        let claim = query(CLAIM).bind(id).bind(repo).bind(record_len).bind(charged_below).bind(now);
+        let added = tx.execute(claim).await?;
         if added > 0 && mark != 0 {
             // The triggers have counted it, like any row that is written singly.
             tx.execute(query(MARK).bind(mark).bind(id).bind(repo)).await?;

@@ -14,6 +14,7 @@ use crate::index::register::{Discarded, SHORT_TERM_COUNT, count_within};
 use crate::index::sqlite::claims::{ClaimOutcome, make_claim};
 use crate::index::sqlite::discard;
 use crate::index::sqlite::lists::push_hashes;
+use crate::index::sqlite::millis;
 use crate::index::sqlite::named::{Named, Unusable};
 use crate::index::sqlite::remove::SMALL_CHARGE_COUNT;
 use crate::index::sqlite::rows::row;
@@ -312,8 +313,8 @@ impl<'r> Entry<'r> {
         file: &NewFile,
         in_parts: bool,
     ) -> Result<Registered, IndexError> {
-        const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, registration, claim_registration, charged_below) \
-             SELECT ?1, ?2, ?3, 0, 0, ?4 WHERE NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = ?1 AND repo = ?2)";
+        const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, registration, claim_registration, charged_below, since) \
+             SELECT ?1, ?2, ?3, 0, 0, ?4, ?5 WHERE NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = ?1 AND repo = ?2)";
         const MARK: &str =
             "UPDATE file_repos SET registration = ?1, claim_registration = ?1 WHERE file_id = ?2 AND repo = ?3";
         const RECORD: &str = "UPDATE file_repos SET record_len = record_len + ?1, claim_registration = ?4 \
@@ -321,11 +322,11 @@ impl<'r> Entry<'r> {
         let repo = self.registration.repo.as_str();
         let record_len = record_len(file.terms.len()).cast_signed();
         let charged_below = in_parts.then_some(0_i64);
-        let added = tx.execute(query(CLAIM).bind(id).bind(repo).bind(record_len).bind(charged_below)).await?;
-        let mark = self.mark.of_claim();
+        let (now, mark) = (millis(self.registration.now), self.mark.of_claim());
+        let claim = query(CLAIM).bind(id).bind(repo).bind(record_len).bind(charged_below).bind(now);
+        let added = tx.execute(claim).await?;
         if added > 0 && mark != 0 {
-            // The row was inserted with mark 0, so that the triggers count it. Now it gets the mark
-            // of the step, which hides it.
+            // The triggers count a row with mark 0. The mark of the step then hides it.
             tx.execute(query(MARK).bind(mark).bind(id).bind(repo)).await?;
         }
         let made = match file.sha256 {
@@ -359,8 +360,7 @@ row! {
         is_claimed: bool,
         has_claimed: bool,
         claim: Option<Sha256>,
-        // Whether an unpublished registration has written the file, the claim of the repository, or
-        // the claimed sha256; and the number of the registration of each.
+        // Whether an unpublished registration wrote the file, its claim or its sha256; and which.
         is_hidden: bool,
         is_repo_hidden: bool,
         is_claim_hidden: bool,

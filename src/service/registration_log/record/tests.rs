@@ -8,7 +8,8 @@ fn all() -> Vec<Record> {
     let shard = Bytes::from_static(b"not a shard, \n but bytes\n");
     let file = FileHash::from_bytes([7; 32]);
     let owners = BTreeMap::from([("org".to_owned(), vec![0, 2])]);
-    let from_index = FromIndex { since_ms: vec![1, 2], up_to: Some(file.to_string()) };
+    let from_index =
+        FromIndex { since_ms: vec![1, 2], later: vec![Later::new(1, 0, AT)], up_to: Some(file.to_string()) };
     let repos = vec!["org/a".to_owned(), "*".to_owned()];
     let registered = Registered { at: AT, repos, owners, origin: None, shard: shard.clone() };
     let main = ("refs/heads/main".to_owned(), Some(ObjectId::from_bytes([3; 20])));

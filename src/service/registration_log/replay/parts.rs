@@ -44,6 +44,8 @@ pub(super) struct Proven {
     pub(super) file: NewFile,
     /// Its first chunk, and the xorb that has it.
     pub(super) first: FirstChunk,
+    /// Its index in the record.
+    pub(super) place: u32,
     pub(super) at: Timestamp,
     /// Whether its terms differ from those of its registration.
     pub(super) is_switched: bool,

@@ -100,6 +100,7 @@ mod hub_usage;
 mod listing;
 mod named;
 mod objects;
+mod open_records;
 mod records;
 mod repair;
 mod statements;

@@ -47,6 +47,7 @@ pub(super) const SQLITE: Migrations = &[
     (24, "hub_former_names", include_str!("../../migrations/sqlite/0024_hub_former_names.sql")),
     (25, "hub_usage", include_str!("../../migrations/sqlite/0025_hub_usage.sql")),
     (26, "hub_catalog", include_str!("../../migrations/sqlite/0026_hub_catalog.sql")),
+    (27, "open_records", include_str!("../../migrations/sqlite/0027_open_records.sql")),
     (28, "claim_times", include_str!("../../migrations/sqlite/0028_claim_times.sql")),
 ];
 

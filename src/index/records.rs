@@ -1,6 +1,15 @@
 //! Queries for the registration log: what a new record must contain, and which records the index
 //! has applied. A lost index can be rebuilt from the records.
+//!
+//! A record is open from when its number is taken until the transaction of its change. With several
+//! servers the table `open_records` has the numbers of all open records. With one server it has
+//! only those up to the last applied record: the transaction that applies a record adds the numbers
+//! that it skips, and a later one deletes its own. After a crash these are the records that were
+//! overtaken by later ones.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -17,7 +26,8 @@ pub struct StoreMark {
     /// The id of the store; `None` until it was written.
     pub id: Option<StoreId>,
     /// The number of the last applied record; `None` if no record was applied. Each earlier record
-    /// was applied, was rolled back, is in `left`, or was never acknowledged.
+    /// was applied, was rolled back, is in `left`, or is open
+    /// ([`abandoned_records`](RecordIndex::abandoned_records)).
     pub last_record: Option<u64>,
     /// The numbers of earlier records that could not be applied, ascending.
     pub left: Vec<u64>,
@@ -52,21 +62,27 @@ pub trait RecordIndex {
     fn store_mark(&self) -> BoxFuture<'_, Result<StoreMark, IndexError>>;
 
     /// Writes the id of the store, and `last_record` as the number of the last applied record. A
-    /// lower number than the stored one is ignored. An index that other data directories can reach
-    /// keeps its id: if it has another one, the error is of kind
+    /// lower number than the stored one is ignored. With one server no record up to `last_record`
+    /// is open any more; with several servers only `last_record` is closed. An index that other
+    /// data directories can reach keeps its id: if it has another one, the error is of kind
     /// [`IndexErrorKind::Lost`](super::IndexErrorKind::Lost).
     fn set_store(&self, id: StoreId, last_record: Option<u64>) -> BoxFuture<'_, Result<(), IndexError>>;
+
+    /// Marks these records as applied, in one transaction: they say what the index has. Other
+    /// records may be open.
+    fn take_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>>;
 
     /// Adds records that could not be applied to [`StoreMark::left`].
     fn add_unapplied_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>>;
 
-    /// Several servers: the record is no longer open, because it was removed, or because it says
-    /// what the index had before. A transaction with the parameter `record` closes that record.
+    /// The record is no longer open, because it was removed, or because it says what the index had
+    /// before. A transaction with the parameter `record` closes that record. With one server this
+    /// is not durable: after a crash the record may count as open.
     fn close_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>>;
 
-    /// Several servers: whether the record of a change is open, after its transaction has failed.
-    /// If it is, the change was not made and never will be; otherwise it was made. `None` with one
-    /// server.
+    /// Whether the record of a change is open, after its transaction has failed. If it is, the
+    /// change was not made and never will be, also after a power cut; otherwise it was made. `None`
+    /// if the index cannot tell.
     fn is_record_open(&self, seq: u64) -> BoxFuture<'_, Result<Option<bool>, IndexError>>;
 
     /// Several servers: the change of a record was not made and never will be, and the record may
@@ -82,9 +98,58 @@ pub trait RecordIndex {
     /// Several servers: notes that the database is that of the records.
     fn note_history(&self) -> BoxFuture<'_, Result<(), IndexError>>;
 
-    /// Several servers: the open records that were given up, or whose server has ended. Their
-    /// changes were not made and never will be.
+    /// The open records, ascending. With several servers only those that were given up, or whose
+    /// server has ended: their changes were not made and never will be. With one server those up to
+    /// the last applied record. If the server runs, their changes may be under way.
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>>;
+}
+
+/// Maximum number of closed records that a process remembers. Further ones count as open until the
+/// next start.
+const MAX_CLOSED_COUNT: usize = 65_536;
+
+/// With one server: the records that this process has closed, until the index has applied later
+/// ones. So closing a record needs no transaction of its own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ClosedRecords(Arc<Mutex<BTreeSet<u64>>>);
+
+impl ClosedRecords {
+    pub(super) fn add(&self, seq: u64) {
+        let mut closed = self.lock();
+        if closed.len() < MAX_CLOSED_COUNT {
+            closed.insert(seq);
+        }
+    }
+
+    /// What the transaction that applies `record` changes, where `last` was the last applied one.
+    /// Forgets the closed records up to `last`. If the transaction then fails, they may count as
+    /// open until the next start, which does not find them.
+    pub(super) fn applying(&self, record: u64, last: Option<u64>) -> Applying {
+        let first = last.map_or(0, |last| last.saturating_add(1));
+        let mut closed = self.lock();
+        let later = closed.split_off(&first);
+        let mut over: Vec<u64> = std::mem::replace(&mut *closed, later).into_iter().collect();
+        if record < first {
+            over.push(record);
+            return Applying { over, skipped: 0..0, closed: Vec::new() };
+        }
+        Applying { over, skipped: first..record, closed: closed.range(first..record).copied().collect() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How the table of open records changes when a record is applied.
+#[derive(Debug)]
+pub(super) struct Applying {
+    /// Records up to the last applied one that are not open any more.
+    pub(super) over: Vec<u64>,
+    /// The numbers between the last applied record and this one, which become open.
+    pub(super) skipped: Range<u64>,
+    /// Those of them that were closed before, which do not.
+    pub(super) closed: Vec<u64>,
 }
 
 /// [`RecordIndex::give_up_record`], which is tried again for some seconds if the index fails. If it
@@ -97,5 +162,27 @@ pub async fn give_up_record<I: RecordIndex + Sync + ?Sized>(index: &I, seq: u64)
         if attempt < TRY_COUNT {
             sleep(Duration::from_secs(1)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ClosedRecords, MAX_CLOSED_COUNT};
+
+    #[test]
+    fn closed_records_are_limited_and_forgotten_when_passed() {
+        let closed = ClosedRecords::default();
+        let end = MAX_CLOSED_COUNT as u64 + 2;
+        (0..end).for_each(|seq| closed.add(seq));
+        // A failed transaction may ask again.
+        for _ in 0..2 {
+            let applying = closed.applying(end, None);
+            assert_eq!((applying.skipped, applying.over.len()), (0..end, 0));
+            assert_eq!(applying.closed.len(), MAX_CLOSED_COUNT);
+        }
+        let applying = closed.applying(end + 1, Some(end));
+        assert_eq!((applying.over.len(), applying.closed.len()), (MAX_CLOSED_COUNT, 0));
+        assert!(applying.skipped.is_empty());
+        assert_eq!(closed.applying(3, Some(end)).over, [3]);
     }
 }

@@ -74,6 +74,7 @@ pub use self::session::{ServerAccess, Session, SessionHandle};
 use super::Index;
 #[cfg(any(test, feature = "full-tests"))]
 use super::probe;
+use super::records::ClosedRecords;
 use crate::runtime::clock::Timestamp;
 
 /// A PostgreSQL database as an [`Index`].
@@ -84,6 +85,8 @@ pub struct PostgresIndex {
     longest_write: LongestWrite,
     /// The session of this process, if others can serve the store at the same time.
     session: Option<SessionHandle>,
+    /// Without a session: the records that this process has closed.
+    closed: ClosedRecords,
     /// Whether every registration is written in steps, even a short one.
     #[cfg(test)]
     registers_in_steps: bool,

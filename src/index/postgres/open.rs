@@ -11,6 +11,7 @@ use super::connect::{self, LongestWrite, check_primary, options, pool_options, t
 use super::{PostgresIndex, map};
 use crate::index::error::{IndexError, IndexErrorKind};
 use crate::index::migrate::{self, POSTGRES};
+use crate::index::records::ClosedRecords;
 
 /// Connections for writing. One transaction of all processes writes at a time, and another one of
 /// this process waits at the server meanwhile, so that it begins without a round trip.
@@ -74,6 +75,7 @@ impl PostgresIndex {
             readers,
             longest_write: LongestWrite::default(),
             session: None,
+            closed: ClosedRecords::default(),
             #[cfg(test)]
             registers_in_steps: false,
         })

@@ -1,7 +1,9 @@
 //! What records need from the index, in PostgreSQL: see [`RecordIndex`].
 //!
 //! A change and the number of its record are written in one transaction. So after a crash the
-//! number tells exactly which records are applied.
+//! number and the tables `records_left` and `open_records` tell exactly which records are applied.
+//! The process of a store with one server has no session here. With several servers each number has
+//! a row in `open_records` from when it is taken.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -14,7 +16,7 @@ use super::{PostgresIndex, session};
 use crate::format::shard::Sha256;
 use crate::format::{FileHash, StoreId, XorbHash};
 use crate::index::error::{IndexError, IndexErrorKind};
-use crate::index::records::{RecordIndex, StoreMark};
+use crate::index::records::{Applying, RecordIndex, StoreMark};
 
 /// The cluster, its timeline, and the number of the database in it. A promotion of a standby and a
 /// restore to a point in time begin a timeline; other restores make another database.
@@ -101,7 +103,27 @@ impl RecordIndex for PostgresIndex {
             if changed != 1 {
                 return Err(IndexError::lost(tx.op(), changed));
             }
-            mark_record_applied(&mut tx, last_record).await?;
+            match last_record.map(u64::cast_signed) {
+                Some(last) if self.session.is_none() => {
+                    tx.execute(query(MARK).bind(last)).await?;
+                    tx.execute(query("DELETE FROM open_records WHERE seq <= $1").bind(last)).await?;
+                }
+                _ => mark_record_applied(&mut tx, last_record).await?,
+            }
+            tx.commit().await
+        }
+        .boxed()
+    }
+
+    fn take_records(&self, mut seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
+        async move {
+            // Ascending, because with one server a number that is skipped counts as open.
+            seqs.sort_unstable();
+            let mut held = self.writing("mark records as applied").await?;
+            let mut tx = held.begin().await?;
+            for seq in seqs {
+                mark_record_applied(&mut tx, Some(seq)).await?;
+            }
             tx.commit().await
         }
         .boxed()
@@ -121,6 +143,10 @@ impl RecordIndex for PostgresIndex {
     fn close_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>> {
         const SQL: &str = "DELETE FROM open_records WHERE seq = $1";
         async move {
+            if self.session.is_none() {
+                self.closed.add(seq);
+                return Ok(());
+            }
             let close = query(SQL).bind(seq.cast_signed());
             self.write("close a record").execute(close).await.map(drop)
         }
@@ -128,13 +154,12 @@ impl RecordIndex for PostgresIndex {
     }
 
     fn is_record_open(&self, seq: u64) -> BoxFuture<'_, Result<Option<bool>, IndexError>> {
-        const SQL: &str = "SELECT seq FROM open_records WHERE seq = $1";
+        const SQL: &str = "SELECT seq FROM open_records WHERE seq = $1 \
+             UNION SELECT $1 FROM store WHERE $2 AND (last_record IS NULL OR last_record < $1)";
         async move {
-            if self.session.is_none() {
-                return Ok(None);
-            }
+            let find = query(SQL).bind(seq.cast_signed()).bind(self.session.is_none());
             // In a transaction that writes, so that the one of the change is over.
-            let found: Vec<u64> = self.write("look for a record").all(query(SQL).bind(seq.cast_signed())).await?;
+            let found: Vec<u64> = self.write("look for a record").all(find).await?;
             Ok(Some(!found.is_empty()))
         }
         .boxed()
@@ -143,6 +168,9 @@ impl RecordIndex for PostgresIndex {
     fn give_up_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>> {
         const SQL: &str = "UPDATE open_records SET own_lock = $2 WHERE seq = $1";
         async move {
+            if self.session.is_none() {
+                return Ok(());
+            }
             let give_up = query(SQL).bind(seq.cast_signed()).bind(LOCK_OF_NO_PROCESS);
             // In a transaction that writes, so that the one of the change is over.
             self.write("give up a record").execute(give_up).await.map(drop)
@@ -174,9 +202,17 @@ impl RecordIndex for PostgresIndex {
 
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {
         const SQL: &str = "SELECT seq FROM open_records WHERE pg_try_advisory_xact_lock_shared(own_lock) ORDER BY seq";
-        // In a transaction that writes: a process whose session has ended may have one under way,
-        // which must be over before its record counts as abandoned.
-        async move { self.write("list abandoned records").all(query(SQL)).await }.boxed()
+        const GIVEN_UP: &str = "SELECT seq FROM open_records WHERE own_lock = $1 ORDER BY seq";
+        async move {
+            if self.session.is_none() {
+                // Also for a command beside several servers, or at a standby, which cannot write.
+                return self.read("list open records").all(query(GIVEN_UP).bind(LOCK_OF_NO_PROCESS)).await;
+            }
+            // In a transaction that writes: a process whose session has ended may have one under
+            // way, which must be over before its record counts as abandoned.
+            self.write("list abandoned records").all(query(SQL)).await
+        }
+        .boxed()
     }
 }
 
@@ -226,16 +262,36 @@ fn no_numbers(op: &'static str) -> IndexError {
     IndexError { op, kind: IndexErrorKind::Other, source: Box::new(NoNumbers) }
 }
 
-/// The lock in the rows of records that were given up. The locks of processes are random.
+/// The lock in the rows of records that were given up, and of all records with one server. The
+/// locks of processes are random.
 const LOCK_OF_NO_PROCESS: i64 = i64::MIN;
 
 /// Numbers that are left out where those before may be in use.
 const LEFT_OUT_COUNT: u64 = 1 << 20;
 
+const MARK: &str = "UPDATE store SET last_record = greatest(last_record, $1)";
+
 /// Records that this record was taken, in the transaction of its change.
 pub(super) async fn mark_record_applied(tx: &mut Tx<'_>, record: Option<u64>) -> Result<(), IndexError> {
     const TAKE: &str = "WITH closed AS (DELETE FROM open_records WHERE seq = $1) \
          UPDATE store SET last_record = greatest(last_record, $1)";
+    const CLOSE: &str = "DELETE FROM open_records WHERE seq = ANY($1)";
+    const OPEN: &str = "INSERT INTO open_records (seq, own_lock) SELECT seq, $4 \
+         FROM generate_series($1::bigint, $2::bigint - 1) AS seq WHERE seq <> ALL($3) ON CONFLICT (seq) DO NOTHING";
+    row! { Last { last_record: Option<u64> } }
     let Some(record) = record else { return Ok(()) };
-    tx.execute(query(TAKE).bind(record.cast_signed())).await.map(drop)
+    if tx.own_lock().is_some() {
+        return tx.execute(query(TAKE).bind(record.cast_signed())).await.map(drop);
+    }
+    let Last { last_record } = tx.one(query("SELECT last_record FROM store")).await?;
+    let Applying { over, skipped, closed } = tx.closed().applying(record, last_record);
+    let signed = |seqs: Vec<u64>| seqs.into_iter().map(u64::cast_signed).collect::<Vec<i64>>();
+    if !over.is_empty() {
+        tx.execute(query(CLOSE).bind(signed(over))).await?;
+    }
+    if !skipped.is_empty() {
+        let (first, end) = (skipped.start.cast_signed(), skipped.end.cast_signed());
+        tx.execute(query(OPEN).bind(first).bind(end).bind(signed(closed)).bind(LOCK_OF_NO_PROCESS)).await?;
+    }
+    tx.execute(query(MARK).bind(record.cast_signed())).await.map(drop)
 }

@@ -19,6 +19,7 @@ use super::probe::{self, Place};
 use super::rows::FromRow;
 use super::{PostgresIndex, map, session};
 use crate::index::error::{IndexError, IndexErrorKind};
+use crate::index::records::ClosedRecords;
 
 /// The advisory lock that every write transaction takes first.
 const WRITE_LOCK: i64 = i64::from_be_bytes(*b"zorb.idx");
@@ -49,13 +50,13 @@ impl PostgresIndex {
 
     /// A reading connection, for a snapshot of several statements.
     pub(super) async fn reading(&self, op: &'static str) -> Result<Held, IndexError> {
-        Held::of(op, &self.readers, LongestWrite::default(), None).await
+        Held::of(op, &self.readers, LongestWrite::default(), None, &self.closed).await
     }
 
     /// A writing connection, for a transaction.
     pub(super) async fn writing(&self, op: &'static str) -> Result<Held, IndexError> {
         let own_lock = self.session.as_ref().map(|session| session.own_lock);
-        Held::of(op, &self.writers, self.longest_write.clone(), own_lock).await
+        Held::of(op, &self.writers, self.longest_write.clone(), own_lock, &self.closed).await
     }
 
     /// Waits until the transaction that writes now has ended, in any process.
@@ -122,6 +123,7 @@ pub(super) struct Held {
     locked: Option<Instant>,
     /// The lock of the session of this process, if it has one.
     own_lock: Option<i64>,
+    closed: ClosedRecords,
 }
 
 impl Held {
@@ -130,14 +132,15 @@ impl Held {
         pool: &PgPool,
         longest_write: LongestWrite,
         own_lock: Option<i64>,
+        closed: &ClosedRecords,
     ) -> Result<Self, IndexError> {
         let connection = run(op, pool.acquire()).await?;
-        Ok(Self { op, connection, has_failed: false, longest_write, locked: None, own_lock })
+        Ok(Self { op, connection, has_failed: false, longest_write, locked: None, own_lock, closed: closed.clone() })
     }
 
     /// Begins a transaction that excludes every other one that writes, in all processes.
     pub(super) async fn begin(&mut self) -> Result<Tx<'_>, IndexError> {
-        let (op, Self { connection, has_failed, locked, own_lock, .. }) = (self.op, self);
+        let (op, Self { connection, has_failed, locked, own_lock, closed, .. }) = (self.op, self);
         *has_failed = true;
         #[cfg(any(test, feature = "full-tests"))]
         probe::pass(Place::Begin, op)?;
@@ -147,16 +150,16 @@ impl Held {
         *has_failed = false;
         let began = Instant::now();
         *locked = Some(began);
-        Ok(Tx { op, transaction, is_writing: true, has_failed, began, own_lock: *own_lock })
+        Ok(Tx { op, transaction, is_writing: true, has_failed, began, own_lock: *own_lock, closed })
     }
 
     /// Begins a transaction that reads one snapshot.
     pub(super) async fn snapshot(&mut self) -> Result<Tx<'_>, IndexError> {
-        let (op, Self { connection, has_failed, .. }) = (self.op, self);
+        let (op, Self { connection, has_failed, closed, .. }) = (self.op, self);
         let began = Instant::now();
         let begin = connection.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
         let transaction = run(op, begin).await?;
-        Ok(Tx { op, transaction, is_writing: false, has_failed, began, own_lock: None })
+        Ok(Tx { op, transaction, is_writing: false, has_failed, began, own_lock: None, closed })
     }
 }
 
@@ -209,6 +212,7 @@ pub(super) struct Tx<'c> {
     has_failed: &'c mut bool,
     began: Instant,
     own_lock: Option<i64>,
+    closed: &'c ClosedRecords,
 }
 
 impl Tx<'_> {
@@ -219,6 +223,11 @@ impl Tx<'_> {
     /// The lock of the session of this process, if it has one.
     pub(super) const fn own_lock(&self) -> Option<i64> {
         self.own_lock
+    }
+
+    /// The records that this process has closed.
+    pub(super) const fn closed(&self) -> &ClosedRecords {
+        self.closed
     }
 
     /// Returns the number of changed rows.

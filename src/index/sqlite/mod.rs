@@ -50,6 +50,7 @@ pub use self::replace::Replacement;
 use super::Index;
 #[cfg(any(test, feature = "full-tests"))]
 pub use super::probe;
+use super::records::ClosedRecords;
 use crate::runtime::clock::Timestamp;
 
 /// The number of connections for reading. Each has a thread and a page cache of about 2 MiB.
@@ -61,6 +62,7 @@ pub struct SqliteIndex {
     writer: SqlitePool,
     readers: SqlitePool,
     longest_write: LongestWrite,
+    closed: ClosedRecords,
     /// Whether every registration is written in steps, even a short one.
     #[cfg(test)]
     registers_in_steps: bool,

@@ -14,6 +14,7 @@ use super::failure::can_write;
 use super::{READER_COUNT, SqliteIndex, map, wal};
 use crate::index::error::{IndexError, IndexErrorKind};
 use crate::index::migrate;
+use crate::index::records::ClosedRecords;
 
 /// Page cache of the connection that writes: 32 MiB. A negative number is in KiB for SQLite. Small
 /// files are inserted at random places of two indexes. With SQLite's default of 2 MiB, a store of
@@ -112,11 +113,12 @@ impl SqliteIndex {
         Ok(Self::of(readers.clone(), readers, LongestWrite::default()))
     }
 
-    const fn of(writer: SqlitePool, readers: SqlitePool, longest_write: LongestWrite) -> Self {
+    fn of(writer: SqlitePool, readers: SqlitePool, longest_write: LongestWrite) -> Self {
         Self {
             writer,
             readers,
             longest_write,
+            closed: ClosedRecords::default(),
             #[cfg(test)]
             registers_in_steps: false,
         }

@@ -19,6 +19,7 @@ use super::probe::{self, Place};
 use super::rows::FromRow;
 use super::{SqliteIndex, map};
 use crate::index::error::IndexError;
+use crate::index::records::ClosedRecords;
 
 /// A write transaction that takes at least this long is logged, because other writers may have
 /// waited for it.
@@ -40,12 +41,12 @@ impl SqliteIndex {
 
     /// Waits for a connection that reads, for several statements in one snapshot.
     pub(super) async fn reading(&self, op: &'static str) -> Result<Held, IndexError> {
-        Held::of(op, &self.readers).await
+        Held::of(op, &self.readers, &self.closed).await
     }
 
     /// Waits for the connection that writes, for a transaction.
     pub(super) async fn writing(&self, op: &'static str) -> Result<Held, IndexError> {
-        Held::of(op, &self.writer).await
+        Held::of(op, &self.writer, &self.closed).await
     }
 }
 
@@ -90,32 +91,33 @@ pub(super) struct Held {
     /// Whether the connection is to be closed. Also true while a write transaction begins or ends,
     /// so that an operation that is cancelled there closes the connection, too.
     has_failed: bool,
+    closed: ClosedRecords,
 }
 
 impl Held {
-    async fn of(op: &'static str, pool: &SqlitePool) -> Result<Self, IndexError> {
+    async fn of(op: &'static str, pool: &SqlitePool, closed: &ClosedRecords) -> Result<Self, IndexError> {
         let connection = run(op, pool.acquire()).await?;
-        Ok(Self { op, connection, has_failed: false })
+        Ok(Self { op, connection, has_failed: false, closed: closed.clone() })
     }
 
     /// Begins a transaction with the write lock of the database.
     pub(super) async fn begin(&mut self) -> Result<Tx<'_>, IndexError> {
-        let (op, Self { connection, has_failed, .. }) = (self.op, self);
+        let (op, Self { connection, has_failed, closed, .. }) = (self.op, self);
         *has_failed = true;
         #[cfg(any(test, feature = "full-tests"))]
         probe::pass(Place::Begin, op)?;
         let began = Instant::now();
         let transaction = run(op, connection.begin_with("BEGIN IMMEDIATE")).await?;
         *has_failed = false;
-        Ok(Tx { op, transaction, is_writing: true, has_failed, began })
+        Ok(Tx { op, transaction, is_writing: true, has_failed, began, closed })
     }
 
     /// Begins a transaction whose statements read one snapshot.
     pub(super) async fn snapshot(&mut self) -> Result<Tx<'_>, IndexError> {
-        let (op, Self { connection, has_failed, .. }) = (self.op, self);
+        let (op, Self { connection, has_failed, closed, .. }) = (self.op, self);
         let began = Instant::now();
         let transaction = run(op, connection.begin()).await?;
-        Ok(Tx { op, transaction, is_writing: false, has_failed, began })
+        Ok(Tx { op, transaction, is_writing: false, has_failed, began, closed })
     }
 }
 
@@ -135,11 +137,17 @@ pub(super) struct Tx<'c> {
     is_writing: bool,
     has_failed: &'c mut bool,
     began: Instant,
+    closed: &'c ClosedRecords,
 }
 
 impl Tx<'_> {
     pub(super) const fn op(&self) -> &'static str {
         self.op
+    }
+
+    /// The records that this process has closed.
+    pub(super) const fn closed(&self) -> &ClosedRecords {
+        self.closed
     }
 
     /// Returns the number of changed rows.

@@ -12,8 +12,9 @@
 //! none of them was acknowledged. If instead an index was restored that is only a little older,
 //! some of them may have been acknowledged. The two cases look alike, so all records are applied.
 //! If they need xorbs with an interrupted deletion, these are restored first
-//! ([`half_deleted`](super::half_deleted)). With several servers the two cases can be told apart:
-//! records of changes that were not made are removed ([`settle`](super::settle)), and an index that
+//! ([`half_deleted`](super::half_deleted)). Unapplied records that later ones have overtaken are
+//! open, and are applied with the others ([`settle`](super::settle)). With several servers the two
+//! cases can be told apart: records of changes that were not made are removed, and an index that
 //! was set back gets the xorbs that it lacks ([`set_back`](super::set_back)).
 //!
 //! At the first start the id is written into the index, then into the data directory. After a crash

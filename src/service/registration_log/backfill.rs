@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::record::{FromIndex, Later, Record, Registered, parse};
 use super::{AppendedRecord, Store, places_of};
-use crate::blob::records::Seq;
 use crate::format::shard::{FileInfo, Sha256, Shard, write_upload};
 use crate::format::{FileHash, RangeHash};
 use crate::index::{FileRecord, Sha256State};
@@ -53,7 +52,8 @@ impl Store {
             self.write_page(page, last).await?;
         }
         self.record_all_hub_states().await?;
-        // The index has applied these records, since they were made from it.
+        // The index has applied these records, since they were made from it. There is no open one:
+        // a start has applied those of the last run, and no other process writes records now.
         if let (Some(id), Some(last)) = (self.index.store_mark().await?.id, self.records.last().await?) {
             self.index.set_store(id, Some(last.number())).await?;
         }
@@ -85,33 +85,32 @@ impl Store {
     /// Settles the record of a removal whose transaction has failed, with the lock of the file.
     ///
     /// The transaction may have been committed, and a failed one may be there after a power cut. So
-    /// with one server the record stays, and if the file still has claims, they get a record after
-    /// it. Otherwise a later registration of the file would change nothing and have no record, and
-    /// the next start or a rebuild would remove the file.
+    /// with one server the record stays and counts as applied, and if the file still has claims,
+    /// they get a record after it. Otherwise a later registration of the file would change nothing
+    /// and have no record, and the next start or a rebuild would remove the file.
     pub(in crate::service) async fn settle_failed_removal(&self, removal: AppendedRecord, file: FileHash) {
         if self.index.is_shared() {
             return removal.retain_unknown().await;
         }
-        if let Err(error) = self.record_claims(file).await {
+        if let Err(error) = self.record_claims(file, removal.number()).await {
             tracing::warn!(%file, error = %chain(&error), "cannot record that a removal has failed");
             removal.roll_back().await;
         }
     }
 
-    /// Appends the claims that a file has, if any.
-    async fn record_claims(&self, file: FileHash) -> Result<(), StoreError> {
+    /// Appends the claims that a file has, if any, after the record of this removal.
+    async fn record_claims(&self, file: FileHash, removal: u64) -> Result<(), StoreError> {
         let page = self.index.file_records(before(file)).await?;
         let claimed = page.into_iter().filter(|found| found.hash == file && !found.repos.is_empty());
-        let last = self.write_page(claimed.collect(), file).await?;
-        if let (Some(id), Some(last)) = (self.index.store_mark().await?.id, last) {
-            self.index.set_store(id, Some(last.number())).await?;
-        }
-        Ok(())
+        let mut seqs = self.write_page(claimed.collect(), file).await?;
+        seqs.push(removal);
+        Ok(self.index.take_records(seqs).await?)
     }
 
-    /// Writes the records of a page of files. The last record names the last file of the page.
-    async fn write_page(&self, page: Vec<FileRecord>, last: FileHash) -> Result<Option<Seq>, StoreError> {
-        let (mut groups, mut last_seq) = (BTreeMap::<(bool, Vec<String>), Group>::new(), None);
+    /// Writes the records of a page of files, and returns their numbers. The last record names the
+    /// last file of the page.
+    async fn write_page(&self, page: Vec<FileRecord>, last: FileHash) -> Result<Vec<u64>, StoreError> {
+        let (mut groups, mut written) = (BTreeMap::<(bool, Vec<String>), Group>::new(), Vec::new());
         for file in page {
             let Some(range_hashes) = self.range_hashes(&file).await? else {
                 tracing::error!(file = %file.hash, "index inconsistent; cannot write a record of the file");
@@ -151,9 +150,9 @@ impl Store {
             let seq = self.records.append(record).await?;
             // The index has the files, so the record must stay when this process has ended.
             self.index.close_record(seq.number()).await?;
-            last_seq = Some(seq);
+            written.push(seq.number());
         }
-        Ok(last_seq)
+        Ok(written)
     }
 
     /// The repositories with a file, grouped by the sha256 that they have claimed.

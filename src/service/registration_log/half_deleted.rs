@@ -41,7 +41,8 @@ impl Store {
             return Ok(0);
         }
         let Ok((_, needs)) = self.read_tail_needs(&mark).await? else { return Ok(0) };
-        let needed: HashSet<XorbHash> = needs.into_values().flat_map(Need::into_xorbs).collect();
+        let mut needed: HashSet<XorbHash> = needs.into_values().flat_map(Need::into_xorbs).collect();
+        self.add_needs_of_open(&mut needed).await?;
         let mut count = 0;
         for xorb in needed.intersection(&unfinished) {
             if self.restore_xorb(*xorb).await? {

@@ -124,6 +124,12 @@ impl Store {
         };
         // After an error it may be stored all the same, so the partial ones stay.
         let seq = self.append_parts(last).await?;
+        if !self.index.is_shared() {
+            // With several servers a part is closed when its server has ended.
+            for part in &earlier {
+                self.index.close_record(part.number()).await?;
+            }
+        }
         Ok((self.appended(seq, earlier, None), change))
     }
 
@@ -192,8 +198,8 @@ impl Store {
     /// Ends a change: removes its record if it was refused. After an error, `look` finds out
     /// whether it was made: it returns `None`, or else what the log must say. That is appended, so
     /// that no start and no rebuild applies the failed change after a later one that changes
-    /// nothing and has no record. The record of the failed change stays: its transaction may show
-    /// after a power cut all the same. If the look or the append fails, only the record stays.
+    /// nothing and has no record. The record of the failed change may stay, if the index cannot
+    /// tell whether it was made. If the look or the append fails, the log may have only that one.
     ///
     /// # Errors
     ///
@@ -299,9 +305,8 @@ impl Store {
         let last = self.append_parts(record).await?;
         // The index has applied the record, since it was made from it. This also closes the record,
         // which a first start after a crash would remove otherwise.
-        if let Some(store) = self.index.store_mark().await?.id {
-            self.index.set_store(store, Some(last.number())).await?;
-        }
+        let seqs = earlier.iter().chain([&last]).map(|seq| seq.number()).collect();
+        self.index.take_records(seqs).await?;
         Ok(self.index.set_hub_repo_recorded(id).await?)
     }
 }

@@ -15,9 +15,12 @@
 //! uploads. The same holds for a failed transaction with an unknown outcome. When a registration
 //! has added nothing or was refused, its record is removed. If the removal fails, the failure is
 //! logged. Before the response, the index then marks the record as considered, so that no start
-//! applies it. Only a rebuild then tries the registration again, without quotas. With several
-//! servers the index knows which records are open. Those of a server that has ended, and those that
-//! could not be removed or may be stored after an error, are removed within seconds
+//! applies it. Only a rebuild then tries the registration again, without quotas.
+//!
+//! The index knows which records are open: those whose changes were not made, also if it has
+//! applied later ones. With one server a start applies the records that a crash has left open
+//! ([`Store::agree`]). With several servers those of a server that has ended, and those that could
+//! not be removed or may be stored after an error, are removed within seconds
 //! ([`Store::settle_ended`]).
 //!
 //! Records of one file are in the order in which the index applied them. The writer of a record
@@ -91,8 +94,8 @@ impl AppendedRecord {
     /// Keeps the record, because the change was made.
     pub fn retain(self) {}
 
-    /// Keeps the record after an error of the transaction, because the change may have been made.
-    /// With several servers the index knows whether it was, and otherwise the record is removed.
+    /// After an error of the transaction: keeps the record if the change was made, or if the index
+    /// cannot tell. Otherwise removes it.
     pub async fn retain_unknown(self) {
         match self.index.is_record_open(self.number()).await {
             Ok(Some(true)) => self.roll_back().await,
@@ -105,17 +108,17 @@ impl AppendedRecord {
     }
 
     /// Keeps the record of a change that was made without marking the record as applied, and marks
-    /// it now. Until then `zorb backup` takes it for one that must be applied first, and with
-    /// several servers a start takes it for one of a database that was set back.
+    /// it now. Until then `zorb backup` takes it for one that must be applied first. With several
+    /// servers a start takes it for one of a database that was set back.
     pub async fn retain_applied(self) -> Result<(), StoreError> {
         self.mark_considered().await
     }
 
     /// Removes the record, because the change was not made or changed nothing. If the record cannot
-    /// be removed, the index marks it as considered: a start applies only records after the last
-    /// considered one. Otherwise the next start would apply a refused registration. With several
-    /// servers it is given up instead: its removal may be under way, and must not meet a record
-    /// that the index has considered.
+    /// be removed, the index marks it as applied: a start applies only open records and those after
+    /// the last applied one. Otherwise the next start would apply a refused registration. With
+    /// several servers it is given up instead: its removal may be under way, and must not meet a
+    /// record that the index has considered.
     pub async fn roll_back(self) {
         // The last record first: the others have no effect without it.
         let removed = self.records.remove(self.seq).await;
@@ -131,21 +134,20 @@ impl AppendedRecord {
         }
     }
 
-    /// Several servers: says that nothing is to be done about the record any more. If that fails,
-    /// the record is removed once this process has ended.
+    /// Says that nothing is to be done about the record any more. If that fails with several
+    /// servers, the record is removed once this process has ended.
     async fn close(&self) {
         if let Err(error) = self.index.close_record(self.seq.number()).await {
             tracing::warn!(record = %self.seq, error = %chain(&error), "cannot close a record");
         }
     }
 
-    /// Makes the record the last one that the index has considered. Does so only if the record
-    /// still exists, because a start expects that record to exist.
+    /// Marks the record as applied, whether its change was made or refused. Does so only if the
+    /// record still exists, because a start expects the last applied record to exist.
     async fn mark_considered(&self) -> Result<(), StoreError> {
-        if self.records.read(self.seq).await?.is_some()
-            && let Some(id) = self.index.store_mark().await?.id
-        {
-            self.index.set_store(id, Some(self.seq.number())).await?;
+        if self.records.read(self.seq).await?.is_some() {
+            let seqs = self.earlier.iter().chain([&self.seq]);
+            self.index.take_records(seqs.map(|seq| seq.number()).collect()).await?;
         }
         Ok(())
     }

@@ -1,12 +1,16 @@
-//! Settles open records: those of changes that several servers have begun and may not have made.
+//! Settles open records: those of changes that were begun and may not have been made.
 //!
 //! The index knows which records are open: each is from when its number was taken until the
-//! transaction of its change. A record is abandoned if it is open and its server has ended, or has
-//! given it up. Then its change was not made and never will be, and the record is removed: while
-//! servers run by [`Store::settle_ended`], and at the first start by [`Store::agree`].
+//! transaction of its change. With one server those after the last applied record are open
+//! ([`tail`](super::tail)), and so are those that the index lists, which later ones have overtaken.
+//! A start applies both, because the index may be an older copy, and then their changes were
+//! acknowledged.
 //!
-//! After a removal the record stays open for a day and is removed again from time to time, because
-//! an S3 store may execute the request that stores it late. A crash leaves it open, too.
+//! With several servers a record is abandoned if it is open and its server has ended, or has given
+//! it up. Then its change was not made and never will be, and the record is removed: while servers
+//! run by [`Store::settle_ended`], and at the first start by [`Store::agree`]. After a removal the
+//! record stays open for a day and is removed again from time to time, because an S3 store may
+//! execute the request that stores it late. A crash leaves it open, too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -119,7 +123,12 @@ impl Store {
         Ok(readers.iter().any(|(reader, _)| repo.is_none_or(|repo| repo == reader)))
     }
 
-    /// Several servers, of which this one is the first: settles the open records of the tail. Their
+    /// Settles open records. With one server these are records before the tail. Those whose changes
+    /// may have been made are added to the tail ([`early`](Self::early)), and the caller applies
+    /// them. Without this, a removal that was not made could be followed by a registration of the
+    /// same file that changes nothing, and has no record. A rebuilt index would lack the file.
+    ///
+    /// With several servers, of which this one is the first, these are records of the tail. Their
     /// changes were not made, so they are removed, and the caller does not apply them. Another
     /// server may have acknowledged something else meanwhile that changed nothing and has no
     /// record: for example, that a file exists whose removal is in the tail.
@@ -139,6 +148,14 @@ impl Store {
         let open: BTreeSet<Seq> = open.into_iter().map(Seq::new).collect();
         if open.is_empty() {
             return Ok(Vec::new());
+        }
+        if !self.index.is_shared() {
+            for seq in self.early(mark, &open).await? {
+                tail.add(seq);
+            }
+            // This closes the others, too.
+            let last = mark.last_record.map(Seq::new);
+            return Ok(open.into_iter().rfind(|seq| Some(*seq) <= last).into_iter().collect());
         }
         // A record of the tail that is not open is unknown to the database.
         let is_unknown = tail.seqs.iter().any(|seq| !open.contains(seq));
@@ -201,7 +218,14 @@ impl Store {
             let known = self.index.visible_files(files).await.map_err(StoreError::from)?;
             let known: HashSet<FileHash> = known.into_iter().collect();
             let missing = touched.files.iter().filter(|(file, _)| !known.contains(*file));
-            if !self.has_all(&missing.flat_map(|(_, xorbs)| xorbs.iter().copied()).collect()).await? {
+            let mut needed: HashSet<XorbHash> = missing.flat_map(|(_, xorbs)| xorbs.iter().copied()).collect();
+            if touched.is_switch && !self.index.is_shared() {
+                // As in the tail: a start switches no file that the index has.
+                for file in &known {
+                    needed.extend(self.terms_in_use(*file).await?);
+                }
+            }
+            if !self.has_all(&needed).await? {
                 return Err(Gap::Behind { seq: *seq });
             }
         }
@@ -211,19 +235,19 @@ impl Store {
     /// What a record is about. `None` for a record that registers, removes and changes nothing by
     /// itself, or that cannot be read.
     async fn touched(&self, record: Record) -> Option<Touched> {
-        let (shard, is_registration) = match record {
+        let (shard, is_switch) = match record {
             Record::Hub(HubRecord { is_partial: true, .. }) => return None,
             Record::Hub(change) => return Some(Touched { repo: Some(change.storage_name), ..Touched::default() }),
             Record::Remove { file, .. } => {
                 return Some(Touched { files: HashMap::from([(file, Vec::new())]), ..Touched::default() });
             }
-            Record::Register(registered) => (registered.shard, true),
-            Record::Terms { shard, .. } => (shard, false),
+            Record::Register(registered) => (registered.shard, false),
+            Record::Terms { shard, .. } => (shard, true),
         };
         let shard = self.pool.run(move || parse_stored(&shard)).await.ok()?;
         let files = shard.files.into_iter();
         let files = files.map(|file| (file.hash, file.terms.iter().map(|term| term.xorb).collect())).collect();
-        Some(Touched { repo: None, files, is_registration })
+        Some(Touched { repo: None, files, is_registration: !is_switch, is_switch })
     }
 
     /// Appends a record of nothing, which is to be the last applied one. A start expects that one
@@ -243,6 +267,7 @@ struct Touched {
     /// The files, with the xorbs that they need.
     files: HashMap<FileHash, Vec<XorbHash>>,
     is_registration: bool,
+    is_switch: bool,
 }
 
 impl Touched {

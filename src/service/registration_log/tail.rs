@@ -24,7 +24,7 @@ pub struct Tail {
     pub(super) seqs: Vec<Seq>,
     /// The numbers of all that can be read, also of new terms and of parts of changes.
     pub(super) listed: BTreeSet<Seq>,
-    /// Xorbs that their files need, and those of records that a rebuild could not apply completely.
+    /// Xorbs that their files need, and those of earlier records that were not applied completely.
     needed: HashSet<XorbHash>,
 }
 
@@ -113,7 +113,19 @@ impl Store {
         for seq in &mark.left {
             self.read_left(Seq::new(*seq), &mut tail.needed).await?;
         }
+        self.add_needs_of_open(&mut tail.needed).await?;
         Ok(Ok(tail))
+    }
+
+    /// With one server: adds the xorbs of open records up to the last applied one, which the next
+    /// start may apply. If the server runs, its registrations under way are among them.
+    pub(super) async fn add_needs_of_open(&self, needed: &mut HashSet<XorbHash>) -> Result<(), StoreError> {
+        if !self.index.is_shared() {
+            for seq in self.index.abandoned_records().await? {
+                self.read_left(Seq::new(seq), needed).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads the records of the tail, and the needs of each file in them that the index does not
@@ -207,8 +219,8 @@ impl Store {
         Ok(Ok(()))
     }
 
-    /// Adds the xorbs of a record that a rebuild could not apply, if the record can be read and its
-    /// files are still missing.
+    /// Adds the xorbs of an earlier record that was not applied, if the record can be read and its
+    /// files are missing.
     async fn read_left(&self, seq: Seq, needed: &mut HashSet<XorbHash>) -> Result<(), StoreError> {
         let shard = match self.read_record(seq).await? {
             Some(Ok(Record::Register(registered))) => registered.shard,
@@ -225,7 +237,7 @@ impl Store {
     }
 
     /// The xorbs of a file in the index; none where the index does not have the file.
-    async fn terms_in_use(&self, file: FileHash) -> Result<HashSet<XorbHash>, StoreError> {
+    pub(super) async fn terms_in_use(&self, file: FileHash) -> Result<HashSet<XorbHash>, StoreError> {
         let rows = self.index.terms_of(file).await?;
         Ok(rows.iter().flat_map(|row| &row.terms).map(|term| term.xorb).collect())
     }

@@ -25,21 +25,21 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A registration whose record is written and whose transaction is not, as after a crash between
 /// the two.
-async fn register_half(setup: &Setup, xorb: &BuiltXorb) {
+pub(super) async fn register_half(setup: &Setup, xorb: &BuiltXorb) {
     let server = setup.process();
     upload_as(&server, "org/a", xorb).await;
-    setup.faults.arm_at("register", Moment::Before);
+    setup.faults.crash_at("register", Moment::Before);
     let shard = write_upload(&Shard { files: vec![file_of(xorb, 0, 2, None)], xorbs: Vec::new() }).unwrap();
     server.register(&writer("org/a"), shard.into()).await.unwrap_err();
     setup.faults.disarm().unwrap();
 }
 
-async fn is_known(setup: &Setup, xorb: &BuiltXorb) -> bool {
+pub(super) async fn is_known(setup: &Setup, xorb: &BuiltXorb) -> bool {
     setup.index.find_file(file_of(xorb, 0, 2, None).hash, Reader::All, None).await.unwrap().is_some()
 }
 
 /// Collects and prunes once a day for 30 days.
-async fn collect_for_weeks(setup: &Setup, server: &Arc<Server>) {
+pub(super) async fn collect_for_weeks(setup: &Setup, server: &Arc<Server>) {
     for _ in 0..30 {
         let _ = server.store.collect_garbage(policy_of_gc(), &Pace::default()).await;
         let mut pruning = Pruning::default();
@@ -84,6 +84,7 @@ async fn file_that_is_pushed_again_after_a_failed_removal_stays() {
         server.remove_file(&writer("org/a"), file.hash, None).await.unwrap_err();
         setup.faults.disarm().unwrap();
         register(&server, "org/a", vec![file.clone()], &[]).await;
+        assert_eq!(setup.index.abandoned_records().await.unwrap(), [0; 0], "{moment:?}");
         // The repository also finds it after a restart, in a rebuilt index, and without a further
         // change of the store.
         setup.process().store.agree(false).await.unwrap();
@@ -346,7 +347,7 @@ async fn records_of_an_index_that_was_set_back_are_applied_in_order() {
     register(&server, "org/a", vec![file_of(&other, 0, 2, None)], &[]).await;
     // The index knew the file when this was recorded.
     let removal = server.store.append_removal(file_of(&made, 0, 2, None).hash, Some("org/a".to_owned())).await;
-    removal.unwrap().retain_unknown().await;
+    removal.unwrap().retain();
     setup.faults.share();
     setup.faults.others().was_set_back = true;
     assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 2);

@@ -143,8 +143,8 @@ async fn mostly_dead_xorb_is_rewritten_and_its_file_stays_readable() {
     assert!(done.failure.is_some() && done.made.count == 1 && done.file_count == 0, "{done:?}");
     assert_eq!(contents(&server, file.hash).await.unwrap(), expected);
     assert_eq!(xorbs_of(&server, file.hash).await, BTreeSet::from([old.xorb().hash().to_string()]));
-    // The record of the switch stays. It is valid although the file was not switched, because the
-    // new xorb exists.
+    // The record of the switch was removed.
+    assert_eq!(setup.record_seqs().await.len(), 1);
     assert_eq!(rebuild(&setup).await.unwrap().problems, [""; 0]);
 
     let done = compact(&server).await;

@@ -62,6 +62,8 @@ pub(super) struct Others {
     /// The open records, all of which are abandoned.
     pub(super) open: BTreeSet<u64>,
     pub(super) was_set_back: bool,
+    /// Whether the index cannot tell if the change of a record was made, also with one server.
+    pub(super) cannot_tell: bool,
 }
 
 #[derive(Debug)]
@@ -91,6 +93,8 @@ struct Plan {
     trigger: Trigger,
     moment: Moment,
     failed: Option<&'static str>,
+    /// Whether each operation after the failed one fails, too.
+    is_crash: bool,
 }
 
 #[derive(Debug)]
@@ -107,12 +111,22 @@ impl Faults {
 
     /// Lets `n` further operations succeed, and makes the one after them fail.
     pub(super) fn arm(&self, n: usize, moment: Moment) {
-        *self.plan.lock().unwrap() = Some(Plan { trigger: Trigger::Count(n), moment, failed: None });
+        self.plan(Trigger::Count(n), moment, false);
     }
 
     /// Makes the next operation with this name fail.
     pub(super) fn arm_at(&self, name: &'static str, moment: Moment) {
-        *self.plan.lock().unwrap() = Some(Plan { trigger: Trigger::Name(name), moment, failed: None });
+        self.plan(Trigger::Name(name), moment, false);
+    }
+
+    /// Makes the next operation with this name fail, and each later one, as if the process had
+    /// died.
+    pub(super) fn crash_at(&self, name: &'static str, moment: Moment) {
+        self.plan(Trigger::Name(name), moment, true);
+    }
+
+    fn plan(&self, trigger: Trigger, moment: Moment, is_crash: bool) {
+        *self.plan.lock().unwrap() = Some(Plan { trigger, moment, failed: None, is_crash });
     }
 
     /// Makes the index say that other servers may use it.
@@ -143,7 +157,10 @@ impl Faults {
     /// Counts an operation. Returns when it is to fail: before or after it is carried out.
     fn hit(&self, name: &'static str) -> Option<Moment> {
         let mut plan = self.plan.lock().unwrap();
-        let plan = plan.as_mut().filter(|plan| plan.failed.is_none())?;
+        let plan = plan.as_mut()?;
+        if plan.failed.is_some() {
+            return plan.is_crash.then_some(Moment::Before);
+        }
         let due = match &mut plan.trigger {
             Trigger::Name(wanted) => *wanted == name,
             Trigger::Count(0) => true,
@@ -580,6 +597,15 @@ impl RecordIndex for FaultyIndex {
         self.faults.around("set_store", set, index_error).boxed()
     }
 
+    fn take_records(&self, seqs: Vec<u64>) -> BoxFuture<'_, Result<(), IndexError>> {
+        let take = async move {
+            self.inner.take_records(seqs.clone()).await?;
+            self.faults.others().open.retain(|seq| !seqs.contains(seq));
+            Ok(())
+        };
+        self.faults.around("take_records", take, index_error).boxed()
+    }
+
     fn close_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>> {
         if !self.faults.is_shared() {
             return self.inner.close_record(seq);
@@ -592,7 +618,10 @@ impl RecordIndex for FaultyIndex {
     }
 
     fn is_record_open(&self, seq: u64) -> BoxFuture<'_, Result<Option<bool>, IndexError>> {
-        self.inner.is_record_open(seq)
+        if self.faults.is_shared() || self.faults.others().cannot_tell {
+            return async { Ok(None) }.boxed();
+        }
+        self.faults.around("is_record_open", self.inner.is_record_open(seq), index_error).boxed()
     }
 
     fn give_up_record(&self, seq: u64) -> BoxFuture<'_, Result<(), IndexError>> {
@@ -601,7 +630,7 @@ impl RecordIndex for FaultyIndex {
 
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>> {
         if !self.faults.is_shared() {
-            return self.inner.abandoned_records();
+            return self.faults.around("abandoned_records", self.inner.abandoned_records(), index_error).boxed();
         }
         let list = async { Ok(self.faults.others().open.iter().copied().collect()) };
         self.faults.around("abandoned_records", list, index_error).boxed()

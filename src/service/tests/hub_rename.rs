@@ -304,6 +304,7 @@ async fn start_that_replays_a_creation_loses_no_other_repository() {
     let setup = Setup::new().await;
     let server = setup.process();
     create(&server, "other").await.unwrap();
+    setup.faults.others().cannot_tell = true;
     setup.faults.arm_at("create_hub_repo", Moment::Before);
     create(&server, "repo").await.unwrap_err();
     setup.faults.disarm();

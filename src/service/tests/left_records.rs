@@ -25,11 +25,15 @@ fn shard(files: &[FileInfo]) -> ReceivedShard {
     write_upload(&Shard { files: files.to_vec(), xorbs: Vec::new() }).unwrap().into()
 }
 
-/// Makes a long registration fail at this operation, which leaves its record.
-async fn register_until(setup: &Setup, xorb: &BuiltXorb, operation: &'static str) -> Vec<FileInfo> {
+/// Makes a long registration fail at this operation. If the process dies there, the record stays.
+async fn register_until(setup: &Setup, xorb: &BuiltXorb, operation: &'static str, dies: bool) -> Vec<FileInfo> {
     let (server, files) = (setup.process(), files(xorb));
     upload_as(&server, "org/a", xorb).await;
-    setup.faults.arm_at(operation, Moment::Before);
+    if dies {
+        setup.faults.crash_at(operation, Moment::Before);
+    } else {
+        setup.faults.arm_at(operation, Moment::Before);
+    }
     server.register(&writer("org/a"), shard(&files)).await.unwrap_err();
     assert_eq!(setup.faults.disarm(), Some(operation));
     assert_eq!(visible(setup, &files).await, 0);
@@ -48,7 +52,7 @@ async fn start_applies_a_long_record_in_steps_whole_or_not_at_all() {
     for moment in [Moment::Before, Moment::After] {
         for n in 0.. {
             let setup = Setup::new().await;
-            let files = register_until(&setup, &xorb, "begin_registration").await;
+            let files = register_until(&setup, &xorb, "begin_registration", true).await;
             setup.faults.arm(n, moment);
             let agreed = setup.process().store.agree(false).await;
             let Some(operation) = setup.faults.disarm() else {
@@ -83,7 +87,7 @@ async fn start_applies_a_long_record_in_steps_whole_or_not_at_all() {
 async fn start_discards_an_interrupted_registration_and_repeats_it() {
     for operation in ["write_step", "publish_registration"] {
         let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));
-        let files = register_until(&setup, &xorb, operation).await;
+        let files = register_until(&setup, &xorb, operation, true).await;
         assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 1);
         assert_eq!(visible(&setup, &files).await, files.len());
     }
@@ -93,8 +97,9 @@ async fn start_discards_an_interrupted_registration_and_repeats_it() {
 async fn failed_registration_leaves_nothing_in_a_running_server() {
     for operation in ["write_step", "publish_registration"] {
         let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));
-        let files = register_until(&setup, &xorb, operation).await;
-        // No start is needed: neither rows nor usage are left.
+        let files = register_until(&setup, &xorb, operation, false).await;
+        // No start is needed: neither the record nor rows nor usage are left.
+        assert_eq!(setup.record_seqs().await, [], "{operation}");
         assert_eq!(setup.index.left_row_count().await, 0, "{operation}");
         assert_eq!(setup.index.repo_usage("org/a".to_owned()).await.unwrap(), Default::default(), "{operation}");
         setup.process().register(&writer("org/a"), shard(&files)).await.unwrap();

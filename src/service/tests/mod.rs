@@ -31,6 +31,7 @@ mod left_records;
     expect(dead_code, unused_imports, reason = "the long runs, and breaking the guards, are in the full lane")
 )]
 mod model;
+mod open_records;
 mod possession;
 mod quota;
 pub(crate) mod records;

@@ -611,7 +611,7 @@ async fn lost_index_does_not_cost_records_that_rebuild_it() {
     check_same(&setup, "after pruning").await;
 }
 
-/// The outcome of its transaction was unknown: no row has it, and a rebuild makes it.
+/// The process died before its transaction: no row has it, and a rebuild makes it.
 #[tokio::test]
 async fn record_that_no_row_has_stays_while_its_xorb_is_stored() {
     let setup = Setup::new().await;
@@ -619,7 +619,7 @@ async fn record_that_no_row_has_stays_while_its_xorb_is_stored() {
     let (a, b) = (xorb_of(&[0, 1, 2]), xorb_of(&[5]));
     upload_as(&server, "org/a", &a).await;
     upload_as(&server, "org/a", &b).await;
-    setup.faults.arm_at("register", Moment::Before);
+    setup.faults.crash_at("register", Moment::Before);
     let shard = write_upload(&Shard { files: vec![file_of(&a, 0, 3, None)], xorbs: Vec::new() }).unwrap();
     server.register(&writer("org/a"), shard.into()).await.unwrap_err();
     assert_eq!(setup.faults.disarm(), Some("register"));

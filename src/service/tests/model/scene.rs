@@ -40,12 +40,12 @@ pub(super) const LOCKED: &[&str] = &[
     "abandon_registrations",
     "sweep_registrations",
     "remove_claims",
+    "is_record_open",
 ];
 
 /// Operations of a removal that run under the lock of its file: if it fails, the claims that are
 /// left are read and recorded.
-pub(super) const LOCKED_IN_REMOVAL: &[&str] =
-    &["remove_claims", "file_records", "xorb_parts", "store_mark", "set_store"];
+pub(super) const LOCKED_IN_REMOVAL: &[&str] = &["remove_claims", "file_records", "xorb_parts", "take_records"];
 
 /// Operations of a check that run under the lock of its xorb: the check reads the row once more
 /// there.

@@ -118,7 +118,8 @@ pub(super) async fn guard(
             span.record("token", tracing::field::display(token.id));
             span.record("repo", tracing::field::display(&token.claims.repo));
             if let RepoScope::Public(public) = &token.claims.repo
-                && !state.server.is_still_public(public, token.claims.tenant()).await?
+                && (token.claims.are_of_anonymous() && !state.shared.anonymous_read
+                    || !state.server.is_still_public(public, token.claims.tenant()).await?)
             {
                 return Err(invalid_token(Reason::Repo.into()));
             }

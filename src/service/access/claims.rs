@@ -76,6 +76,9 @@ impl fmt::Display for Scope {
     }
 }
 
+/// The beginning of the subject of a client without a token.
+const ADDRESS: &str = "address:";
+
 impl Claims {
     /// All permissions for all repositories, without expiry. A server without authentication gives
     /// these claims to every client.
@@ -93,8 +96,15 @@ impl Claims {
     #[must_use]
     pub fn anonymous(client: Option<IpAddr>, now_unix_secs: u64) -> Self {
         let repo = RepoScope::Account(Account::anonymous());
-        let subject = client.and_then(|client| format!("address:{client}").parse().ok());
+        let subject = client.and_then(|client| format!("{ADDRESS}{client}").parse().ok());
         Self { scope: Scope::Read, repo, subject, issued_unix_secs: now_unix_secs, ..Self::UNRESTRICTED }
+    }
+
+    /// Whether these are the claims of a token for transfers that such a client has got.
+    #[must_use]
+    pub fn are_of_anonymous(&self) -> bool {
+        let has_no_user = |subject: &Subject| subject.as_str().starts_with(ADDRESS);
+        matches!(self.repo, RepoScope::Public(_)) && self.subject.as_ref().is_some_and(has_no_user)
     }
 
     /// Whether the claims allow operations that need this scope.

@@ -9,8 +9,8 @@
 //! appended as a whole or left to the next run.
 //!
 //! Every xorb is verified while its blob is read, so that no damage gets into the archive. A
-//! damaged xorb is reported and left out, with the files that need it. So is a Hub repository with a
-//! damaged commit or directory. The run continues with the others.
+//! damaged xorb is reported and left out, with the files that need it. So is a Hub repository with
+//! a damaged commit or directory. The run continues with the others.
 //!
 //! After `Ok` everything that was appended is durable. A crash leaves the archive up to its last
 //! complete blob, and the next run continues there.

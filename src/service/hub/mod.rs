@@ -67,6 +67,7 @@ use crate::format::FileHash;
 use crate::git::{Entry, EntryKind, ObjectError, ObjectId, RepoPath, Tree};
 use crate::index::{HubBlob, HubCommit, HubRepo};
 use crate::runtime::fair::Tenant;
+use crate::service::access::Claims;
 
 /// A file of a revision.
 #[derive(Clone, Debug)]
@@ -194,10 +195,15 @@ impl Server {
     /// The contents of a blob. `None` if the repository has lost its claim to them, by `DELETE
     /// /v1/files`, or if their sha256 has turned out to be false.
     async fn readable(&self, open: &OpenRepo, blob: HubBlob) -> Result<Option<HubFile>, HubError> {
-        let file = match blob.sha256.filter(|_| blob.len > 0) {
-            Some(sha256) => self.find_file_by_sha256(&open.caller, sha256).await?,
-            None => self.find_file(&open.caller, blob.file).await?,
+        let find = async |claims: &Claims| match blob.sha256.filter(|_| blob.len > 0) {
+            Some(sha256) => self.find_file_by_sha256(claims, sha256).await,
+            None => self.find_file(claims, blob.file).await,
         };
+        let mut file = find(&open.caller).await?;
+        if file.is_none() && open.caller.repo != open.claims.repo {
+            // Until its sha256 is verified, a file is found by it in the repository that claims it.
+            file = find(&open.claims).await?;
+        }
         Ok(file.filter(|file| file.len == blob.len).map(|file| HubFile { blob, file }))
     }
 }

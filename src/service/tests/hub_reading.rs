@@ -2,9 +2,10 @@
 
 use super::Setup;
 use super::hub::{claims, commit, create, head_of, name, open, put};
+use super::records::{file_of, register, upload_as, xorb_of};
 use crate::git::ObjectId;
-use crate::service::access::Claims;
-use crate::service::{Change, Depth, HubError, StoreError};
+use crate::service::access::{Claims, Scope};
+use crate::service::{Change, CommitRequest, Depth, HubError, StoreError};
 
 fn put_text(path: &str, text: &str) -> Change {
     Change::Put { path: path.parse().unwrap(), contents: text.as_bytes().to_vec() }
@@ -34,6 +35,29 @@ async fn last_commit_far_back_in_the_history_is_unknown() {
     let head = head_of(&server, "repo").await.id;
     let expected = [(".gitattributes", None), ("a/b.txt", None), ("c.txt", Some(head))];
     assert_eq!(last().await, expected.map(|(path, id)| (path.to_owned(), id)));
+}
+
+#[tokio::test]
+async fn token_for_all_reads_a_commit_before_its_files_are_verified() {
+    let setup = Setup::new().await;
+    let server = setup.process();
+    create(&server, "repo").await.unwrap();
+    let (repo, xorb) = (name("repo").storage_name(), xorb_of(&[0, 1]));
+    let file = file_of(&xorb, 0, 2, Some(7));
+    let (sha256, len) = (file.sha256.unwrap(), u64::from(file.terms[0].raw_len));
+    upload_as(&server, &repo, &xorb).await;
+    register(&server, &repo, vec![file], &[&xorb]).await;
+    let (all, path) = (&Claims::UNRESTRICTED, "large.bin".parse().unwrap());
+    let open = server.open_hub_repo(all, &name("repo"), Scope::Write).await.unwrap();
+    let changes = vec![Change::PutLarge { path, sha256, len: Some(len) }];
+    let (branch, message) = ("main".to_owned(), "a commit".to_owned());
+    server.commit(&open, CommitRequest { branch, message, parent: None, changes }).await.unwrap();
+    for claims in [all, &claims("repo")] {
+        let open = server.open_hub_repo(claims, &name("repo"), Scope::Read).await.unwrap();
+        let head = server.find_revision(&open, "main").await.unwrap();
+        let found = server.find_hub_file(&open, &head, "large.bin").await.unwrap();
+        assert_eq!((found.blob.sha256, found.file.len), (Some(sha256), len));
+    }
 }
 
 #[tokio::test]

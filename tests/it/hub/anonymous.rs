@@ -74,11 +74,9 @@ async fn without_a_token_only_files_of_public_repositories_transfer() {
     let client = server.client();
     let owner = client.bearing(&issue(&server, "admin", "*", &[]));
     create_both(&owner).await;
-    let token = async |client: &Client, path: &str| {
-        let given = client.get(path).await.json();
-        server.client().bearing(given["accessToken"].as_str().unwrap())
-    };
-    let writer = token(&owner, "/api/models/me/open/xet-write-token/main").await;
+    let token =
+        async |client: &Client, path: &str| client.get(path).await.json()["accessToken"].as_str().unwrap().to_owned();
+    let writer = client.bearing(&token(&owner, "/api/models/me/open/xet-write-token/main").await);
     let xorb = stored_xorb(&writer).await;
     let raw = xorb.raw(0, 5).to_vec();
     assert_eq!(register(&writer, upload_shard(&xorb, 0, 5).claiming(sha256_of(&raw)).bytes()).await, 1);
@@ -86,14 +84,20 @@ async fn without_a_token_only_files_of_public_repositories_transfer() {
     // As clients without hf_xet, and as hf_xet.
     let whole = client.get("/me/open/resolve/main/w.bin").await;
     assert_eq!((whole.status, &whole.body[..]), (200, &raw[..]));
-    let reader = token(&client, "/api/models/me/open/xet-read-token/main").await;
-    let plan = reader.get(&format!("/v1/reconstructions/{}", whole.header("x-xet-hash"))).await;
-    assert_eq!(plan.status, 200);
+    let of_anonymous = token(&client, "/api/models/me/open/xet-read-token/main").await;
+    let reader = client.bearing(&of_anonymous);
+    let path = format!("/v1/reconstructions/{}", whole.header("x-xet-hash"));
+    assert_eq!(reader.get(&path).await.status, 200);
     assert_eq!(reader.get(&xorb.path()).await.status, 404, "whole xorbs have bytes of others");
     assert_eq!(reader.get(&format!("/v1/chunks/default/{}", xorb.chunk_hash(0))).await.status, 404);
     assert_eq!(reader.post(&xorb.path(), xorb.bytes.clone()).await.status, 403);
     assert_eq!(reader.get("/api/models/me/closed").await.status, 404);
     assert_eq!(client.get("/api/models/me/open/xet-write-token/main").await.status, 401);
+
+    let of_user = token(&owner, "/api/models/me/open/xet-read-token/main").await;
+    let server = server.restart_with(|start| start.with("auth", "token"));
+    let plan = async |token: &str| server.client().bearing(token).get(&path).await.status;
+    assert_eq!((plan(&of_anonymous).await, plan(&of_user).await), (401, 200), "the setting has changed since");
 }
 
 /// The public repository has the first name of a hidden one, so its storage name differs from its name.

@@ -2,7 +2,7 @@
 
 use super::Setup;
 use super::hub::{claims, commit, create, head_of, name, open, put};
-use super::records::{file_of, register, upload_as, xorb_of};
+use super::records::{file_of, register, upload_as, writer, xorb_of};
 use crate::git::ObjectId;
 use crate::service::access::{Claims, Scope};
 use crate::service::{Change, CommitRequest, Depth, HubError, StoreError};
@@ -47,13 +47,13 @@ async fn token_for_all_reads_a_commit_before_its_files_are_verified() {
     let (sha256, len) = (file.sha256.unwrap(), u64::from(file.terms[0].raw_len));
     upload_as(&server, &repo, &xorb).await;
     register(&server, &repo, vec![file], &[&xorb]).await;
-    let (all, path) = (&Claims::UNRESTRICTED, "large.bin".parse().unwrap());
-    let open = server.open_hub_repo(all, &name("repo"), Scope::Write).await.unwrap();
+    let (all, path) = (writer("*"), "large.bin".parse().unwrap());
+    let open = server.open_hub_repo(&all, &name("repo"), Scope::Write).await.unwrap();
     let changes = vec![Change::PutLarge { path, sha256, len: Some(len) }];
     let (branch, message) = ("main".to_owned(), "a commit".to_owned());
     server.commit(&open, CommitRequest { branch, message, parent: None, changes }).await.unwrap();
-    for claims in [all, &claims("repo")] {
-        let open = server.open_hub_repo(claims, &name("repo"), Scope::Read).await.unwrap();
+    for claims in [all, claims("repo")] {
+        let open = server.open_hub_repo(&claims, &name("repo"), Scope::Read).await.unwrap();
         let head = server.find_revision(&open, "main").await.unwrap();
         let found = server.find_hub_file(&open, &head, "large.bin").await.unwrap();
         assert_eq!((found.blob.sha256, found.file.len), (Some(sha256), len));

@@ -304,8 +304,7 @@ impl<'r> Entry<'r> {
     }
 
     /// Registers one file that the index has: writes the claim of the repository and the claimed
-    /// sha256. The stored terms stay, so readers see no change. With `in_parts`,
-    /// `charge_claim` charges the repository for the xorbs later.
+    /// sha256. The stored terms stay, so readers see no change. `in_parts`: it is charged later.
     async fn write_known(
         &self,
         tx: &mut Tx<'_>,
@@ -314,7 +313,8 @@ impl<'r> Entry<'r> {
         in_parts: bool,
     ) -> Result<Registered, IndexError> {
         const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, registration, claim_registration, charged_below, since) \
-             SELECT ?1, ?2, ?3, 0, 0, ?4, ?5 WHERE NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = ?1 AND repo = ?2)";
+             SELECT ?1, ?2, ?3, 0, 0, ?4, nullif(?5, (SELECT since FROM files WHERE id = ?1)) \
+             WHERE NOT EXISTS (SELECT 1 FROM file_repos WHERE file_id = ?1 AND repo = ?2)";
         const MARK: &str =
             "UPDATE file_repos SET registration = ?1, claim_registration = ?1 WHERE file_id = ?2 AND repo = ?3";
         const RECORD: &str = "UPDATE file_repos SET record_len = record_len + ?1, claim_registration = ?4 \

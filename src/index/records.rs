@@ -7,7 +7,7 @@
 //! that it skips, and a later one deletes its own. After a crash these are the records that were
 //! overtaken by later ones.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -104,20 +104,27 @@ pub trait RecordIndex {
     fn abandoned_records(&self) -> BoxFuture<'_, Result<Vec<u64>, IndexError>>;
 }
 
-/// Maximum number of closed records that a process remembers. Further ones count as open until the
-/// next start.
-const MAX_CLOSED_COUNT: usize = 65_536;
+/// Maximum number of ranges of closed records that a process remembers. Records of further ones
+/// count as open until the next start. A client that is refused again and again makes one range.
+const MAX_RANGE_COUNT: usize = 256;
 
 /// With one server: the records that this process has closed, until the index has applied later
-/// ones. So closing a record needs no transaction of its own.
+/// ones. So closing a record needs no transaction of its own. The end of each range, by its start.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ClosedRecords(Arc<Mutex<BTreeSet<u64>>>);
+pub(super) struct ClosedRecords(Arc<Mutex<BTreeMap<u64, u64>>>);
 
 impl ClosedRecords {
     pub(super) fn add(&self, seq: u64) {
         let mut closed = self.lock();
-        if closed.len() < MAX_CLOSED_COUNT {
-            closed.insert(seq);
+        let before = closed.range(..=seq).next_back().map(|(start, end)| (*start, *end));
+        if before.is_some_and(|(_, end)| end > seq) {
+            return;
+        }
+        let start = before.filter(|(_, end)| *end == seq).map_or(seq, |(start, _)| start);
+        let end = seq.saturating_add(1);
+        let end = closed.remove(&end).unwrap_or(end);
+        if closed.len() < MAX_RANGE_COUNT || closed.contains_key(&start) {
+            closed.insert(start, end);
         }
     }
 
@@ -128,15 +135,27 @@ impl ClosedRecords {
         let first = last.map_or(0, |last| last.saturating_add(1));
         let mut closed = self.lock();
         let later = closed.split_off(&first);
-        let mut over: Vec<u64> = std::mem::replace(&mut *closed, later).into_iter().collect();
-        if record < first {
-            over.push(record);
-            return Applying { over, skipped: 0..0, closed: Vec::new() };
+        let earlier = std::mem::replace(&mut *closed, later);
+        let mut over: Vec<Range<u64>> = earlier.into_iter().map(|(start, end)| start..end).collect();
+        if let Some(across) = over.last_mut().filter(|range| range.end > first) {
+            closed.insert(first, across.end);
+            across.end = first;
         }
-        Applying { over, skipped: first..record, closed: closed.range(first..record).copied().collect() }
+        if record < first {
+            over.push(record..record.saturating_add(1));
+            return Applying { over, skipped: Vec::new() };
+        }
+        let (mut skipped, mut next) = (Vec::new(), first);
+        for (start, end) in closed.range(first..record) {
+            skipped.push(next..*start);
+            next = *end;
+        }
+        skipped.push(next..record);
+        skipped.retain(|range| !range.is_empty());
+        Applying { over, skipped }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -145,11 +164,9 @@ impl ClosedRecords {
 #[derive(Debug)]
 pub(super) struct Applying {
     /// Records up to the last applied one that are not open any more.
-    pub(super) over: Vec<u64>,
-    /// The numbers between the last applied record and this one, which become open.
-    pub(super) skipped: Range<u64>,
-    /// Those of them that were closed before, which do not.
-    pub(super) closed: Vec<u64>,
+    pub(super) over: Vec<Range<u64>>,
+    /// Those between the last applied record and this one that become open.
+    pub(super) skipped: Vec<Range<u64>>,
 }
 
 /// [`RecordIndex::give_up_record`], which is tried again for some seconds if the index fails. If it
@@ -167,22 +184,36 @@ pub async fn give_up_record<I: RecordIndex + Sync + ?Sized>(index: &I, seq: u64)
 
 #[cfg(test)]
 mod tests {
-    use super::{ClosedRecords, MAX_CLOSED_COUNT};
+    use super::{ClosedRecords, MAX_RANGE_COUNT};
 
     #[test]
-    fn closed_records_are_limited_and_forgotten_when_passed() {
+    fn closed_records_are_ranges_and_forgotten_when_passed() {
         let closed = ClosedRecords::default();
-        let end = MAX_CLOSED_COUNT as u64 + 2;
-        (0..end).for_each(|seq| closed.add(seq));
+        for seq in [3, 5, 4, 4, 9, 0] {
+            closed.add(seq);
+        }
         // A failed transaction may ask again.
         for _ in 0..2 {
-            let applying = closed.applying(end, None);
-            assert_eq!((applying.skipped, applying.over.len()), (0..end, 0));
-            assert_eq!(applying.closed.len(), MAX_CLOSED_COUNT);
+            let applying = closed.applying(11, None);
+            assert_eq!((applying.over, applying.skipped), (vec![], vec![1..3, 6..9, 10..11]));
         }
-        let applying = closed.applying(end + 1, Some(end));
-        assert_eq!((applying.over.len(), applying.closed.len()), (MAX_CLOSED_COUNT, 0));
-        assert!(applying.skipped.is_empty());
-        assert_eq!(closed.applying(3, Some(end)).over, [3]);
+        let applying = closed.applying(6, Some(4));
+        assert_eq!((applying.over, applying.skipped), (vec![0..1, 3..5], vec![]));
+        let applying = closed.applying(7, Some(9));
+        assert_eq!((applying.over, applying.skipped), (vec![5..6, 9..10, 7..8], vec![]));
+        assert_eq!(closed.applying(10, Some(9)).over, []);
+    }
+
+    #[test]
+    fn closed_records_are_limited_except_those_in_a_row() {
+        let closed = ClosedRecords::default();
+        let end = 2 * MAX_RANGE_COUNT as u64;
+        (0..=end).step_by(2).for_each(|seq| closed.add(seq));
+        (end + 3..end + 1_000_000).for_each(|seq| closed.add(seq));
+        assert_eq!(closed.applying(end + 1, None).skipped.len(), MAX_RANGE_COUNT);
+        // The number before a range is in a row with it, too.
+        (1..end).step_by(2).for_each(|seq| closed.add(seq));
+        let skipped = closed.applying(end + 1_000_000, None).skipped;
+        assert_eq!((skipped.len(), &skipped[0]), (1, &(end..end + 1_000_000)));
     }
 }

@@ -5,6 +5,8 @@
 //! The process of a store with one server has no session here. With several servers each number has
 //! a row in `open_records` from when it is taken.
 
+use std::ops::Range;
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::{Postgres, QueryBuilder, query};
@@ -275,23 +277,22 @@ const MARK: &str = "UPDATE store SET last_record = greatest(last_record, $1)";
 pub(super) async fn mark_record_applied(tx: &mut Tx<'_>, record: Option<u64>) -> Result<(), IndexError> {
     const TAKE: &str = "WITH closed AS (DELETE FROM open_records WHERE seq = $1) \
          UPDATE store SET last_record = greatest(last_record, $1)";
-    const CLOSE: &str = "DELETE FROM open_records WHERE seq = ANY($1)";
-    const OPEN: &str = "INSERT INTO open_records (seq, own_lock) SELECT seq, $4 \
-         FROM generate_series($1::bigint, $2::bigint - 1) AS seq WHERE seq <> ALL($3) ON CONFLICT (seq) DO NOTHING";
+    const CLOSE: &str = "DELETE FROM open_records WHERE seq >= $1 AND seq < $2";
+    const OPEN: &str = "INSERT INTO open_records (seq, own_lock) SELECT seq, $3 \
+         FROM generate_series($1::bigint, $2::bigint - 1) AS seq ON CONFLICT (seq) DO NOTHING";
     row! { Last { last_record: Option<u64> } }
     let Some(record) = record else { return Ok(()) };
     if tx.own_lock().is_some() {
         return tx.execute(query(TAKE).bind(record.cast_signed())).await.map(drop);
     }
     let Last { last_record } = tx.one(query("SELECT last_record FROM store")).await?;
-    let Applying { over, skipped, closed } = tx.closed().applying(record, last_record);
-    let signed = |seqs: Vec<u64>| seqs.into_iter().map(u64::cast_signed).collect::<Vec<i64>>();
-    if !over.is_empty() {
-        tx.execute(query(CLOSE).bind(signed(over))).await?;
+    let Applying { over, skipped } = tx.closed().applying(record, last_record);
+    for Range { start, end } in over {
+        tx.execute(query(CLOSE).bind(start.cast_signed()).bind(end.cast_signed())).await?;
     }
-    if !skipped.is_empty() {
-        let (first, end) = (skipped.start.cast_signed(), skipped.end.cast_signed());
-        tx.execute(query(OPEN).bind(first).bind(end).bind(signed(closed)).bind(LOCK_OF_NO_PROCESS)).await?;
+    for Range { start, end } in skipped {
+        let open = query(OPEN).bind(start.cast_signed()).bind(end.cast_signed()).bind(LOCK_OF_NO_PROCESS);
+        tx.execute(open).await?;
     }
     tx.execute(query(MARK).bind(record.cast_signed())).await.map(drop)
 }

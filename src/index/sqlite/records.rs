@@ -174,21 +174,18 @@ const MARK: &str = "UPDATE store SET last_record = max(coalesce(last_record, ?1)
 /// Marks the record with this number as applied, in the transaction of its change. Does nothing for
 /// a change without a record.
 pub(super) async fn mark_record_applied(tx: &mut Tx<'_>, record: Option<u64>) -> Result<(), IndexError> {
-    const CLOSE: &str = "DELETE FROM open_records WHERE seq IN (SELECT value FROM json_each(?))";
+    const CLOSE: &str = "DELETE FROM open_records WHERE seq >= ?1 AND seq < ?2";
     const OPEN: &str = "WITH RECURSIVE skipped (seq) AS \
              (SELECT ?1 UNION ALL SELECT seq + 1 FROM skipped WHERE seq + 1 < ?2) \
-         INSERT INTO open_records (seq) SELECT seq FROM skipped WHERE seq NOT IN (SELECT value FROM json_each(?3)) \
-         ON CONFLICT (seq) DO NOTHING";
+         INSERT INTO open_records (seq) SELECT seq FROM skipped WHERE true ON CONFLICT (seq) DO NOTHING";
     row! { Last { last_record: Option<u64> } }
     let Some(record) = record else { return Ok(()) };
     let Last { last_record } = tx.one(query("SELECT last_record FROM store")).await?;
-    let Applying { over, skipped, closed } = tx.closed().applying(record, last_record);
-    if !over.is_empty() {
-        tx.execute(query(CLOSE).bind(json(&over))).await?;
-    }
-    if !skipped.is_empty() {
-        let (first, end) = (skipped.start.cast_signed(), skipped.end.cast_signed());
-        tx.execute(query(OPEN).bind(first).bind(end).bind(json(&closed))).await?;
+    let Applying { over, skipped } = tx.closed().applying(record, last_record);
+    for (sql, ranges) in [(CLOSE, over), (OPEN, skipped)] {
+        for range in ranges {
+            tx.execute(query(sql).bind(range.start.cast_signed()).bind(range.end.cast_signed())).await?;
+        }
     }
     tx.execute(query(MARK).bind(record.cast_signed())).await.map(drop)
 }

@@ -94,7 +94,7 @@ impl Store {
         }
         if let Err(error) = self.record_claims(file, removal.number()).await {
             tracing::warn!(%file, error = %chain(&error), "cannot record that a removal has failed");
-            removal.roll_back().await;
+            removal.retain_unknown().await;
         }
     }
 

@@ -48,8 +48,10 @@ mod tail;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::sleep;
 
 pub use self::agree::{Gap, Reconciled, check_owner, has_anything};
 pub(super) use self::hub::HubChange;
@@ -68,6 +70,12 @@ use crate::format::shard::{Shard, parse_stored, write_upload};
 use crate::format::{FileHash, XorbHash};
 use crate::index::{Index, Registration, give_up_record};
 use crate::runtime::telemetry::chain;
+
+/// How often, and after which pause each, one server asks again whether a failed change was made.
+/// The client waits meanwhile, and so do changes of the same files or repository. Unit tests let
+/// hundreds of changes fail.
+const UNKNOWN_TRY_COUNT: usize = 5;
+const UNKNOWN_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
 
 /// A record that was appended before its change. The caller holds this until the change was made or
 /// refused, and then calls [`retain`](Self::retain) or [`roll_back`](Self::roll_back).
@@ -97,13 +105,26 @@ impl AppendedRecord {
     /// After an error of the transaction: keeps the record if the change was made, or if the index
     /// cannot tell. Otherwise removes it.
     pub async fn retain_unknown(self) {
-        match self.index.is_record_open(self.number()).await {
-            Ok(Some(true)) => self.roll_back().await,
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(record = %self.seq, error = %chain(&error), "cannot tell whether a failed change was made");
-                give_up_record(self.index.as_ref(), self.number()).await;
+        let mut try_count = 0;
+        loop {
+            match self.index.is_record_open(self.number()).await {
+                Ok(Some(true)) => return self.roll_back().await,
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(record = %self.seq, error = %chain(&error), "cannot tell whether a failed change was \
+                        made");
+                    if self.index.is_shared() {
+                        return give_up_record(self.index.as_ref(), self.number()).await;
+                    }
+                }
             }
+            // With one server the next start applies the record, perhaps over what was acknowledged
+            // since.
+            if try_count == UNKNOWN_TRY_COUNT {
+                return;
+            }
+            try_count += 1;
+            sleep(UNKNOWN_PAUSE).await;
         }
     }
 

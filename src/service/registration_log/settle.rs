@@ -19,7 +19,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::agree::Gap;
-use super::record::{HubRecord, Record, Registered};
+use super::record::{HubRecord, Record, RecordError, Registered};
 use super::tail::Tail;
 use crate::blob::records::Seq;
 use crate::format::shard::{Shard, parse_stored, write_upload};
@@ -184,24 +184,30 @@ impl Store {
 
     /// The open records up to the last applied one whose changes may have been made. A change was
     /// not made if the index has applied a later one of the same file or repository: of two such
-    /// changes the first is made before the second gets its number, except for two registrations.
+    /// changes the first is made before the second gets its number, except for two registrations,
+    /// and with one server for a switch of terms.
     ///
     /// # Errors
     ///
     /// [`Gap::Behind`] if the index lacks a xorb that one of them needs, or the store failed.
     async fn early(&self, mark: &StoreMark, open: &BTreeSet<Seq>) -> Result<Vec<Seq>, Gap> {
         let last = mark.last_record.map(Seq::new);
-        let mut early = BTreeMap::new();
-        for seq in open.iter().filter(|seq| Some(**seq) <= last) {
-            if let Some(Ok(record)) = self.read_record(*seq).await?
-                && let Some(touched) = self.touched(record).await
-            {
-                early.insert(*seq, touched);
+        let (mut early, is_single) = (BTreeMap::new(), !self.index.is_shared());
+        for seq in open.iter().copied().filter(|seq| Some(*seq) <= last) {
+            match self.read_record(seq).await? {
+                Some(Ok(record)) => early.extend(self.touched(record).await.map(|touched| (seq, touched))),
+                Some(Err(RecordError::Version { found })) if is_single => return Err(Gap::Newer { seq, found }),
+                Some(Err(error)) if is_single => {
+                    tracing::warn!(record = %seq, error = %chain(&error), "cannot apply an open record");
+                    self.index.add_unapplied_records(vec![seq.number()]).await.map_err(StoreError::from)?;
+                }
+                Some(Err(_)) | None => {}
             }
         }
         let mut after = early.keys().next().copied();
         while let Some(from) = after
             && Some(from) < last
+            && !early.is_empty()
         {
             let page = self.records.list(Some(from)).await.map_err(StoreError::from)?;
             after = page.last().copied();
@@ -209,7 +215,10 @@ impl Store {
                 if let Some(Ok(record)) = self.read_record(seq).await?
                     && let Some(later) = self.touched(record).await
                 {
-                    early.retain(|earlier, touched| *earlier > seq || !touched.excludes(&later));
+                    // The locks of one server do not exclude a compaction by a command.
+                    let may_overlap = |earlier: &Touched| is_single && later.is_switch && !earlier.is_switch;
+                    early
+                        .retain(|earlier, touched| *earlier > seq || !touched.excludes(&later) || may_overlap(touched));
                 }
             }
         }

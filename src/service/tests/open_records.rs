@@ -9,6 +9,7 @@ use super::agree::{collect_for_weeks, is_known, register_half};
 use super::records::{check_same, file_of, register, upload_as, writer, xorb_of};
 use super::{Moment, Setup};
 use crate::blob::BlobStore;
+use crate::blob::records::Seq;
 use crate::format::FileHash;
 use crate::format::shard::{Shard, write_upload};
 use crate::format::xorb::BuiltXorb;
@@ -169,6 +170,36 @@ async fn open_removal_before_an_applied_claim_is_not_applied() {
     assert_eq!(setup.index.readers_of(hash_of(&xorb)).await.unwrap().len(), 2);
     assert_eq!(open(&setup).await, [0; 0]);
     assert_eq!(setup.record_seqs().await.len(), 3, "the record stays");
+}
+
+/// A compaction by a command takes no lock of the server, so it may overtake a removal of its file.
+#[tokio::test]
+async fn removal_that_a_compaction_has_overtaken_is_completed() {
+    let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2]));
+    let server = setup.process();
+    server.store.complete_records().await.unwrap();
+    add(&server, "org/a", &xorb).await;
+    remove_half(&setup, hash_of(&xorb)).await;
+    let switched = Shard { files: vec![file_of(&xorb, 0, 2, None)], xorbs: Vec::new() };
+    let terms = server.store.append_terms(&switched, Vec::new()).await.unwrap();
+    setup.index.take_records(vec![terms.number()]).await.unwrap();
+    terms.retain();
+    assert_eq!(open(&setup).await, [1]);
+    let restarted = setup.process();
+    assert_eq!(restarted.store.agree(false).await.unwrap().applied_count, 1);
+    assert!(!is_known(&setup, &xorb).await);
+    add(&restarted, "org/a", &xorb).await;
+    check_same(&setup, "pushed again").await;
+}
+
+#[tokio::test]
+async fn damaged_open_record_is_left_and_the_others_are_applied() {
+    let (setup, xorbs) = overtaken().await;
+    setup.records.damage(Seq::new(2), vec![0]);
+    assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 2);
+    assert!(!is_known(&setup, &xorbs[0]).await && is_known(&setup, &xorbs[3]).await);
+    assert_eq!(setup.index.store_mark().await.unwrap().left, [2]);
+    assert_eq!(open(&setup).await, [0; 0]);
 }
 
 #[tokio::test]

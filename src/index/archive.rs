@@ -1,5 +1,7 @@
 //! Rows that a backup reads from the index, and that a restore writes into a new one.
 
+use std::collections::BTreeMap;
+
 use futures_util::future::BoxFuture;
 
 use super::error::IndexError;
@@ -22,9 +24,8 @@ pub struct FileRecord {
     pub sha256: Option<(Sha256, Sha256State)>,
     /// The repositories that have a claim to the file, ascending.
     pub repos: Vec<String>,
-    /// When each of them registered it that was not the first, ascending by repository. Its list
-    /// shows this time.
-    pub later: Vec<(String, Timestamp)>,
+    /// When each of them registered it that was not the first. Its list shows this time.
+    pub later: BTreeMap<String, Timestamp>,
     /// Those of them that claim its sha256, ascending, if the sha256 is only claimed. Until it is
     /// verified, only they find the file by it.
     pub claimants: Vec<String>,

@@ -1,5 +1,7 @@
 //! The contract on backups and restores.
 
+use std::collections::BTreeMap;
+
 use super::files::{file, registration, sha256, term};
 use super::{ANY_LEN, Db, NOW, SqliteIndex, hash, put, xorb};
 use crate::format::{ChunkHash, FileHash};
@@ -43,7 +45,7 @@ fn record(byte: u8, repos: &[&str]) -> FileRecord {
         since: NOW,
         sha256: None,
         repos: repos.iter().map(|repo| (*repo).to_owned()).collect(),
-        later: Vec::new(),
+        later: BTreeMap::new(),
         claimants: Vec::new(),
         owners: vec![(hash(1), "org".to_owned())],
     }
@@ -71,7 +73,7 @@ async fn file_records_have_terms_repositories_and_sha256_claims(db: Db) {
             Some(Sha256State::Verified) | None => Vec::new(),
         };
         let repos = ["org/a", "org/b", "org/c"];
-        let later = vec![("org/a".to_owned(), LATER), ("org/c".to_owned(), LATEST)];
+        let later = BTreeMap::from([("org/a".to_owned(), LATER), ("org/c".to_owned(), LATEST)]);
         expected.push(FileRecord { sha256: claimed.zip(state), later, claimants, ..record(byte, &repos) });
     }
     assert_eq!(records(&db).await, expected);
@@ -104,7 +106,7 @@ async fn restored_file_is_found_like_a_registered_one(db: Db) {
     let chunk = ChunkHash::from_bytes([1; 32]);
     let record = FileRecord {
         since: Timestamp::from_millis(5),
-        later: vec![("org/b".to_owned(), Timestamp::from_millis(7))],
+        later: BTreeMap::from([("org/b".to_owned(), Timestamp::from_millis(7))]),
         sha256: Some((sha256(8), Sha256State::Claimed)),
         claimants: vec!["org/b".to_owned()],
         ..record(9, &["org/a", "org/b"])

@@ -1,6 +1,9 @@
 //! The contract on registrations in steps while other methods change the same files and limits, and
 //! on those that only the stored files make long.
 
+use std::sync::Arc;
+
+use super::backends::{Backend, TestIndex};
 use super::files::{file, file_hash, reader, registration, sha256, term};
 use super::steps::{WHOLE, clear, several, shared_file, stocked, take};
 use super::usage::usage;
@@ -17,8 +20,12 @@ suite! {
     short_terms_of_a_file_in_many_xorbs_are_charged_in_steps
     a_short_claim_to_a_file_in_many_xorbs_is_discarded_in_steps
     small_known_files_are_claimed_in_one_transaction
-    file_whose_last_claim_was_abandoned_is_registered_as_new
     file_that_only_ended_registrations_claim_is_removed
+    removed_file_does_not_take_over_a_claimed_sha256
+}
+
+suite_with_hooks! {
+    file_whose_last_claim_was_abandoned_is_registered_as_new
 }
 
 /// Locks of files prevent this within a process. Between processes, nothing else does.
@@ -136,8 +143,11 @@ async fn small_known_files_are_claimed_in_one_transaction(db: Db) {
     assert_eq!(db.register_of(&new, None).await.unwrap(), Some(Registered::Known));
 }
 
-/// Not as a known one, whose row is removed with the abandoned claim.
-async fn file_whose_last_claim_was_abandoned_is_registered_as_new(db: Db) {
+/// Not as a known one, whose row is removed with the abandoned claim. In older versions the removal
+/// of the last visible claim left the file.
+async fn file_whose_last_claim_was_abandoned_is_registered_as_new<B: Backend>() {
+    let (_place, index) = B::fresh().await;
+    let db: Db = Arc::new(index.clone());
     stocked(&db).await;
     let none = usage(&db, "org/b").await;
     let of = |repo: &str| {
@@ -149,7 +159,7 @@ async fn file_whose_last_claim_was_abandoned_is_registered_as_new(db: Db) {
         let abandoned = of(if is_same { "org/b" } else { "org/c" });
         let begun = db.begin_registration(&abandoned).await.unwrap();
         take(&db, begun, &abandoned, Cursor::start(&abandoned), 9).await;
-        db.remove_claims(file_hash(50), Some("org/a".to_owned()), NOW).await.unwrap();
+        index.tamper("DELETE FROM file_repos WHERE repo = 'org/a'").await;
         db.abandon_registrations(Some(begun.id)).await.unwrap();
 
         // Before the sweep has deleted the rows.
@@ -191,5 +201,24 @@ async fn file_that_only_ended_registrations_claim_is_removed(db: Db) {
         assert_eq!(usage(&db, "org/b").await, none);
         db.remove_claims(file_hash(50), Some("org/d".to_owned()), NOW).await.unwrap();
         clear(&db).await;
+    }
+}
+
+/// It could be found by it, and a commit could name it, while its terms are being deleted.
+async fn removed_file_does_not_take_over_a_claimed_sha256(db: Db) {
+    stocked(&db).await;
+    let terms: Vec<_> = (1..=4).map(|byte| term(byte, 0, 1)).collect();
+    let claiming = |repo: &str, digest: Option<u8>| {
+        registration(repo, vec![NewFile { sha256: digest.map(sha256), ..file(50, &terms) }], &[])
+    };
+    db.register(&claiming("org/a", None)).await.unwrap();
+    let ended = claiming("org/b", Some(8));
+    let begun = db.begin_registration(&ended).await.unwrap();
+    take(&db, begun, &ended, Cursor::start(&ended), 9).await;
+    assert_eq!(db.register(&claiming("org/a", Some(9))).await.unwrap(), Registered::Added);
+    assert!(db.remove_claims(file_hash(50), Some("org/a".to_owned()), NOW).await.unwrap().is_file_removed);
+    let is_found = async || db.find_sha256(sha256(9), reader("org/a")).await.unwrap().is_some();
+    while db.sweep_registrations(None, NOW).await.unwrap() || db.sweep_removed(NOW).await.unwrap() {
+        assert!(!is_found().await);
     }
 }

@@ -4,7 +4,7 @@
 //! Each page is one snapshot; two pages may be from different times. An index is only filled while
 //! it is new and no other process uses it. After a crash it is incomplete and is discarded.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, TryStreamExt};
@@ -56,7 +56,7 @@ impl FromRow for Recorded {
             since: column(row, "since")?,
             sha256: column::<Option<Sha256>>(row, "sha256")?.zip(state),
             repos: Vec::new(),
-            later: Vec::new(),
+            later: BTreeMap::new(),
             claimants: Vec::new(),
             owners: Vec::new(),
         };
@@ -188,11 +188,10 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
         }
     }
     let claimants: HashSet<&String> = file.claimants.iter().collect();
-    let later: HashMap<&String, Timestamp> = file.later.iter().map(|(repo, since)| (repo, *since)).collect();
     for repo in &file.repos {
         let record_len = record_len(file.terms.len()).cast_signed();
         let has_claimed = state == 1 && claimants.contains(repo);
-        let since = later.get(repo).copied().map(millis);
+        let since = file.later.get(repo).copied().map(millis);
         let claim = query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len).bind(has_claimed).bind(since);
         tx.execute(claim).await?;
     }

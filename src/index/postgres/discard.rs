@@ -219,7 +219,8 @@ pub(super) async fn claim(
     tx.execute(query(UNCLAIM).bind(file).bind(registration)).await?;
     tx.execute(query(RECORD).bind(file).bind(registration)).await?;
     hand_over_claim(tx, file).await?;
-    // Other repositories may have removed their claims meanwhile.
+    // Without any claim the file must be removed. The removal of the last visible one does that; in
+    // older versions it left the file to this.
     if tx.find(query(IS_UNCLAIMED).bind(file)).await? == Some(true) {
         detach(tx, file, now).await?;
         return Ok(Discarded::File);

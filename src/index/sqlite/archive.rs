@@ -4,7 +4,7 @@
 //! Each page is one snapshot; two pages may be from different times. A restore writes into a new
 //! index that no other process uses. A crash leaves this index incomplete, so it must be discarded.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, TryStreamExt};
@@ -57,7 +57,7 @@ impl FromRow for Recorded {
             since: column(row, "since")?,
             sha256: column::<Option<Sha256>>(row, "sha256")?.zip(state),
             repos: Vec::new(),
-            later: Vec::new(),
+            later: BTreeMap::new(),
             claimants: Vec::new(),
             owners: Vec::new(),
         };
@@ -205,11 +205,10 @@ async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexErr
     // Usage counts the registration record of each claim, too. The first start writes these
     // records.
     let claimants: HashSet<&String> = file.claimants.iter().collect();
-    let later: HashMap<&String, Timestamp> = file.later.iter().map(|(repo, since)| (repo, *since)).collect();
     for repo in &file.repos {
         let record_len = record_len(file.terms.len()).cast_signed();
         let has_claimed = state == 1 && claimants.contains(repo);
-        let since = later.get(repo).copied().map(millis);
+        let since = file.later.get(repo).copied().map(millis);
         let claim = query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len).bind(has_claimed).bind(since);
         tx.execute(claim).await?;
     }

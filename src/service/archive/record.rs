@@ -171,7 +171,7 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
     let repo = |place: &u32| head.repos.get(usize::try_from(*place).ok()?).cloned();
     let later = head.later_ms.iter().map(|(place, since)| Some((repo(place)?, Timestamp::from_millis(*since))));
     let later =
-        later.collect::<Option<Vec<_>>>().ok_or("a repository with a time of its own is none of its repositories")?;
+        later.collect::<Option<_>>().ok_or("a repository with a time of its own is none of its repositories")?;
     // Ascending, so that no repository is copied more than once.
     let is_ascending = head.claimants.is_sorted_by(|a, b| a < b);
     let claimants: Option<Vec<String>> = if is_ascending { head.claimants.iter().map(repo).collect() } else { None };
@@ -191,9 +191,8 @@ fn decode_file(head: FileHead, body: &[u8]) -> Result<FileRecord, String> {
 
 /// [`FileHead::later_ms`] of a file.
 fn encode_later(file: &FileRecord) -> BTreeMap<u32, u64> {
-    let later: HashMap<&String, &Timestamp> = file.later.iter().map(|(repo, since)| (repo, since)).collect();
     let repos = file.repos.iter().zip(0..);
-    repos.filter_map(|(repo, place)| Some((place, later.get(repo)?.as_millis()))).collect()
+    repos.filter_map(|(repo, place)| Some((place, file.later.get(repo)?.as_millis()))).collect()
 }
 
 /// [`FileHead::claimants`] of a file.
@@ -384,7 +383,7 @@ mod tests {
             let names: Vec<&str> = places.iter().map(|place| ["a", "b", "c"][*place as usize]).collect();
             assert_eq!(file.claimants, names);
             let later = [("a", 7), ("c", 6)].map(|(repo, ms)| (repo.to_owned(), Timestamp::from_millis(ms)));
-            assert_eq!(file.later, later);
+            assert_eq!(file.later, BTreeMap::from(later));
             let record = encode_file(&file);
             let mut records = Records::new("files/1", record.as_slice());
             let head = records.next::<FileHead>().unwrap().unwrap();

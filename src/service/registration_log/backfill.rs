@@ -7,7 +7,7 @@
 //! files, and with the first repository. Some files and repositories may then have two records, and
 //! a rebuild makes them twice, which changes nothing. No other process may write records meanwhile.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::record::{FromIndex, Later, Record, Registered, parse};
 use super::{AppendedRecord, Store, places_of};
@@ -116,13 +116,12 @@ impl Store {
                 tracing::error!(file = %file.hash, "index inconsistent; cannot write a record of the file");
                 continue;
             };
-            let later: HashMap<&String, Timestamp> = file.later.iter().map(|(repo, at)| (repo, *at)).collect();
             for (repos, sha256) in self.readers_of(&file).await? {
                 let (hash, terms) = (file.hash, file.terms.clone());
                 // The record with the first repository comes first. A rebuild takes its time as
                 // that of the file.
-                let has_first = repos.iter().any(|repo| !later.contains_key(repo));
-                let times = repos.iter().zip(0..).filter_map(|(repo, place)| Some((place, *later.get(repo)?)));
+                let has_first = repos.iter().any(|repo| !file.later.contains_key(repo));
+                let times = repos.iter().zip(0..).filter_map(|(repo, place)| Some((place, *file.later.get(repo)?)));
                 let times: Vec<(u32, Timestamp)> = times.collect();
                 let group = groups.entry((!has_first, repos)).or_default();
                 let file_place = group.files.len();

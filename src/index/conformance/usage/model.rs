@@ -136,7 +136,7 @@ async fn stored_usage_equals_a_recount_after_any_change(db: Db) {
                     since: NOW,
                     sha256: None,
                     repos: repos.iter().map(|repo| (*repo).to_owned()).collect(),
-                    later: Vec::new(),
+                    later: BTreeMap::new(),
                     claimants: Vec::new(),
                     owners: Vec::new(),
                 };

@@ -228,7 +228,7 @@ impl<'r> Entry<'r> {
                 discard::abandon(tx, other, self.mark.of_step()).await?;
                 // A few steps at most, because `claim_in_parts` handles files with many references.
                 if discard::whole_claim(tx, found.id, other, now).await? == Discarded::File {
-                    // All others have removed it meanwhile, so it is inserted as a new one.
+                    // It was the last one, so the file is inserted as a new one.
                     continue;
                 }
                 (found.is_claimed, found.has_claimed) = (false, false);

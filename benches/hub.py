@@ -98,8 +98,8 @@ def main(rounds=3, mib=1024):
         for index, what in enumerate(["time, s", "CPU of the server, s", "memory, MiB"]):
             for name in "hf", "hf without hf_xet":
                 hf, xet = ([sample[index] for sample in measured[verb, one]] for one in (name, "hf_xet"))
-                # With a few MiB the server may have taken no time that the system counts.
-                ratios = [a / b if b else 1.0 for a, b in zip(hf, xet)]
+                # With a few MiB the server may have taken no time that the system counts: such a round has no ratio.
+                ratios = [a / b for a, b in zip(hf, xet) if b] or [float("nan")]
                 print(
                     f"{verb:8} {what:20} {name} {statistics.median(hf):6.2f}, hf_xet {statistics.median(xet):6.2f}, "
                     f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"

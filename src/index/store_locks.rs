@@ -58,6 +58,13 @@ impl StoreLockKeys {
     pub fn to_change_hub_repo(number: i64) -> Self {
         Self { space: LockSpace::HubRepos, numbers: BTreeSet::from([number]), is_exclusive: true }
     }
+
+    /// To register files of the Hub repository with this number. Several servers can have this lock
+    /// at once.
+    #[must_use]
+    pub fn to_register_for_hub_repo(number: i64) -> Self {
+        Self { is_exclusive: false, ..Self::to_change_hub_repo(number) }
+    }
 }
 
 /// Store locks that this process has. Dropping it releases them.

@@ -31,6 +31,7 @@ mod quota;
 pub mod reconstruct;
 mod recover;
 mod register;
+mod registering;
 mod registration_log;
 mod remove;
 mod response_budget;
@@ -156,7 +157,7 @@ pub struct Server {
     /// Locks of commits on the branches of Hub repositories.
     branch_locks: Arc<hub::BranchLocks>,
     /// Hub repositories whose claims are being removed.
-    deleting: Arc<hub::Deleting>,
+    deleting: Arc<registering::Deleting>,
     /// Hub repositories with files that sweeps will remove, and what was swept.
     unneeded: Arc<hub::Unneeded>,
 }

@@ -28,6 +28,7 @@ use super::access::{Claims, RepoScope};
 use super::contents::{Contents, file_count};
 use super::error::{OverQuota, RegisterError, StoreError};
 use super::possession::single_chunks;
+use super::registering::Registering;
 use super::scope::domain;
 use super::{ReceivedShard, Server, Store};
 use crate::format::shard::{CasInfo, FileInfo, RECORD_LEN, Sha256, Shard, parse, write_upload};
@@ -46,6 +47,10 @@ const UNKNOWN_SHA256: Sha256 = Sha256::from_digest([0; 32]);
 /// How long a registration may wait for the verification of an older claim that contradicts its
 /// own.
 const CONFLICT_WAIT: Duration = Duration::from_secs(10);
+
+/// What a registration holds until it has ended: the budget of its shard, and the deletion of its
+/// repository.
+type Held = (Option<Permit>, Registering);
 
 /// The result of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +73,7 @@ impl Server {
         shard: ReceivedShard,
     ) -> Result<RegisteredShard, RegisterError> {
         let ReceivedShard { bytes, budget } = shard;
-        self.check_not_deleting(&claims.repo).await?;
+        let registering = self.begin_registering(&claims.repo).await?;
         let tenant = claims.tenant();
         let must_possess = claims.repo != RepoScope::All;
         let entry_count = usize::try_from(bytes.len() as u64 / RECORD_LEN).unwrap_or(usize::MAX);
@@ -105,7 +110,7 @@ impl Server {
         if let Err(error) = self.store.prove_shard(tenant, (files, xorbs), unproven, &mut registration).await {
             return Err(if must_possess { self.store.hide_foreign_xorbs(error, &domain).await? } else { error });
         }
-        self.enter(tenant, registration, &domain, (recorded, Arc::new(budget))).await
+        self.enter(tenant, registration, &domain, (recorded, Arc::new((budget, registering)))).await
     }
 }
 
@@ -178,7 +183,7 @@ impl Server {
         tenant: Tenant,
         registration: Registration,
         domain: &str,
-        recorded: (Bytes, Arc<Option<Permit>>),
+        recorded: (Bytes, Arc<Held>),
     ) -> Result<RegisteredShard, RegisterError> {
         let (registration, deadline) = (Arc::new(registration), Instant::now() + CONFLICT_WAIT);
         loop {
@@ -217,7 +222,7 @@ impl Server {
         tenant: Tenant,
         registration: &Arc<Registration>,
         domain: String,
-        (recorded, budget): (Bytes, Arc<Option<Permit>>),
+        (recorded, held): (Bytes, Arc<Held>),
     ) -> Result<Registered, StoreError> {
         let registration = Arc::clone(registration);
         let permit = match registration.is_short() {
@@ -227,7 +232,7 @@ impl Server {
         let server = Arc::clone(self);
         self.uninterrupted(async move {
             // They are moved into the task, because a disconnect does not end the work.
-            let _held = (permit, budget);
+            let _held = (permit, held);
             let appended = server.store.append_registration(&registration, domain, recorded).await?;
             let registered = server.write_registration(tenant, &registration, Some(appended.number())).await;
             if registration.files.iter().any(|file| file.sha256.is_some()) {

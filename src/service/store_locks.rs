@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::error::StoreError;
 use super::file_locks::FileLock;
+use super::permits::PATIENCE;
 use super::upload::KeyLock;
 use super::{Server, Store};
 use crate::format::FileHash;
@@ -68,6 +69,19 @@ impl Store {
         Ok(LockedFiles { _store_lock: self.lock_store(keys, patience).await?, _lock: lock })
     }
 
+    /// Takes the lock of registrations under the storage name of a Hub repository, which they
+    /// share. `None` if no other server can use the store.
+    pub(super) async fn share_registrations(&self, storage_name: &str) -> Result<Option<StoreLock>, StoreError> {
+        let keys = || StoreLockKeys::to_register_for_hub_repo(registrations_number_of(storage_name));
+        self.lock_store(keys, PATIENCE).await
+    }
+
+    /// Excludes registrations under this storage name on other servers, as long as the result is
+    /// not dropped; `None` if there is one now.
+    pub(super) async fn stop_registrations(&self, storage_name: &str) -> Result<Option<StoreLock>, StoreError> {
+        Ok(self.index.try_lock_store(StoreLockKeys::to_change_hub_repo(registrations_number_of(storage_name))).await?)
+    }
+
     /// Waits for store locks, for at most `patience`. `None` if no other server can use the store.
     async fn lock_store(
         &self,
@@ -95,6 +109,12 @@ impl Store {
 fn number_of(lower_name: &str) -> i64 {
     let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(lower_name.as_bytes()).as_bytes();
     i64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// The number of the store lock of registrations under this storage name. A `:` is in no storage
+/// name, so it is the number of no repository.
+fn registrations_number_of(storage_name: &str) -> i64 {
+    number_of(&format!("registrations:{storage_name}"))
 }
 
 impl Server {

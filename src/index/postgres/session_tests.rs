@@ -108,6 +108,18 @@ async fn registrations_share_the_locks_of_files_and_changes_do_not() {
     soon_gets(&one, StoreLockKeys::to_register(files(&[7]))).await;
 }
 
+#[tokio::test]
+async fn registrations_of_a_repository_share_its_lock_with_no_change() {
+    let url = migrated().await;
+    let (one, other) = (Process::start(&url).await, Process::start(&url).await);
+    let registering = one.index.try_lock_store(StoreLockKeys::to_register_for_hub_repo(7)).await.unwrap().unwrap();
+    assert!(gets(&other, StoreLockKeys::to_register_for_hub_repo(7)).await);
+    assert!(gets(&other, StoreLockKeys::to_change_hub_repo(8)).await);
+    assert!(!gets(&other, StoreLockKeys::to_change_hub_repo(7)).await);
+    drop(registering);
+    soon_gets(&other, StoreLockKeys::to_change_hub_repo(7)).await;
+}
+
 /// They would sign URLs for the old blob after its deletion.
 #[tokio::test]
 async fn replacement_of_a_sound_blob_is_told_to_other_servers() {

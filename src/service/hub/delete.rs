@@ -5,7 +5,9 @@
 //! files are removed one by one, each with its record, then its rows, and a last record says that
 //! nothing is left. That is done in the background ([`Server::purge_deleted_repos`]), and continued
 //! after a crash. Until then the name is taken: a creation with this name does the rest first, and
-//! registrations under it are refused, so that nothing removes a new claim.
+//! registrations under it are refused, so that nothing removes a new claim. A registration that
+//! began before the deletion goes on, and the deletion is complete only after it has ended. So its
+//! claims are removed, too, and never belong to a later repository of the name.
 //!
 //! The record comes after the transaction, unlike those of other changes: a deletion that was
 //! recorded and not made would destroy the repository in a rebuild, with all commits since. In this
@@ -19,15 +21,13 @@
 //! All claims under the storage name are removed, also to files that no commit has. Files that were
 //! uploaded without authentication have no such claim, so they stay.
 
-use std::collections::HashSet;
-use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::{HubError, HubName};
 use crate::index::{HubRepo, Reader};
 use crate::runtime::fair::Busy;
 use crate::runtime::telemetry::chain;
-use crate::service::access::{Claims, RepoScope, Scope};
+use crate::service::access::{Claims, Scope};
 use crate::service::gc::Pace;
 use crate::service::registration_log::HubChange;
 use crate::service::{Server, Store, StoreError};
@@ -38,31 +38,16 @@ const CLAIM_COUNT: u32 = if cfg!(test) { 2 } else { 100 };
 /// Steps of a purge that a creation of the same name does. After that its client is asked to retry.
 const CREATION_STEP_COUNT: usize = 16;
 
-/// The storage names of the repositories that are being deleted.
-#[derive(Debug, Default)]
-pub(in crate::service) struct Deleting(Mutex<HashSet<String>>);
-
-impl Deleting {
-    fn names(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What a step of a purge has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    Some,
+    /// Registrations that began before the deletion.
+    Registrations,
 }
 
 impl Server {
-    /// Refuses a registration under the name of a repository that is being deleted: the deletion
-    /// would remove its claims.
-    pub(in crate::service) async fn check_not_deleting(&self, repo: &RepoScope) -> Result<(), StoreError> {
-        let is_deleting = if self.store.index.is_shared() {
-            // Another server may have deleted it. Its name is in use until its claims are removed.
-            let (index, name) = (&self.store.index, repo.to_string());
-            index.has_storage_name(name.clone()).await? && index.find_stored_hub_repo(name).await?.is_none()
-        } else {
-            let names = self.deleting.names();
-            !names.is_empty() && names.contains(&repo.to_string())
-        };
-        if is_deleting { Err(Busy { is_above_share: false }.into()) } else { Ok(()) }
-    }
-
     /// Deletes a repository. After `Ok` no client sees it, durably.
     ///
     /// # Errors
@@ -76,7 +61,7 @@ impl Server {
         let delete = async move {
             let _lock = lock;
             // Before the transaction, because claims may be removed after it.
-            server.deleting.names().insert(repo.storage_name.clone());
+            server.deleting.insert(repo.storage_name.clone());
             let is_deleted = server.store.index.delete_hub_repo(repo.id).await?;
             if is_deleted {
                 server.store.record_deletion(&repo).await?;
@@ -95,7 +80,7 @@ impl Server {
     /// The index does not respond.
     pub async fn load_deleted_repos(&self) -> Result<(), HubError> {
         let deleted = self.store.deleted_repos().await?;
-        self.deleting.names().extend(deleted.into_iter().map(|repo| repo.storage_name));
+        deleted.into_iter().for_each(|repo| self.deleting.insert(repo.storage_name));
         Ok(())
     }
 
@@ -113,8 +98,8 @@ impl Server {
                     self.purge_some(&repo).await
                 };
                 match purged.await {
-                    Ok(ControlFlow::Continue(())) => {}
-                    Ok(ControlFlow::Break(())) => break,
+                    Ok(Left::Some) => {}
+                    Ok(Left::Nothing | Left::Registrations) => break,
                     Err(error) => {
                         tracing::warn!(repo = repo.storage_name, error = %chain(&error), "cannot remove the files of a \
                             deleted repository; retrying later");
@@ -127,11 +112,10 @@ impl Server {
             }
         }
         // Also the names of repositories whose deletion has failed.
-        let names: Vec<String> = self.deleting.names().iter().cloned().collect();
-        for name in names {
+        for name in self.deleting.list() {
             let lock = self.lock_hub_repo(&name).await?;
             if self.store.index.find_deleted_stored_hub_repo(name.clone()).await?.is_none() {
-                self.deleting.names().remove(&name);
+                self.deleting.remove(&name);
             }
             drop(lock);
         }
@@ -146,8 +130,10 @@ impl Server {
     /// The store failed, or that takes longer than a client waits.
     pub(super) async fn purge(&self, repo: &HubRepo) -> Result<(), HubError> {
         for _ in 0..CREATION_STEP_COUNT {
-            if self.purge_some(repo).await?.is_break() {
-                return Ok(());
+            match self.purge_some(repo).await? {
+                Left::Nothing => return Ok(()),
+                Left::Some => {}
+                Left::Registrations => break,
             }
         }
         Err(StoreError::from(Busy { is_above_share: false }).into())
@@ -155,29 +141,38 @@ impl Server {
 
     /// Removes some of the claims of a deleted repository, or some of its rows if it has none. The
     /// caller holds the lock of its name, so no repository has been created under it meanwhile.
-    async fn purge_some(&self, repo: &HubRepo) -> Result<ControlFlow<()>, HubError> {
+    async fn purge_some(&self, repo: &HubRepo) -> Result<Left, HubError> {
         let HubRepo { id, kind, namespace, name, storage_name, .. } = repo.clone();
         let (store, index) = (&self.store, &self.store.index);
         let deleted = index.find_deleted_hub_repo(kind, namespace, name).await?;
         if deleted.is_none_or(|deleted| deleted.id != id) {
-            return Ok(ControlFlow::Break(()));
+            return Ok(Left::Nothing);
         }
         if !index.is_hub_repo_recorded(id).await? {
             store.record_deletion(repo).await?;
         }
+        // Before the list of claims: a registration that ends after the list may add some.
+        let stopped = store.stop_registrations(&storage_name).await?;
+        let is_registering = stopped.is_none() || self.deleting.has_registration(&storage_name);
         let claimed = index.files_after(Reader::Repo(storage_name.clone()), None, CLAIM_COUNT).await?;
         for file in &claimed {
             store.drop_claim(file.hash, &storage_name).await?;
         }
-        if !claimed.is_empty() || index.drop_hub_rows(id).await? {
-            return Ok(ControlFlow::Continue(()));
+        if !claimed.is_empty() {
+            return Ok(Left::Some);
+        }
+        if is_registering {
+            return Ok(Left::Registrations);
+        }
+        if index.drop_hub_rows(id).await? {
+            return Ok(Left::Some);
         }
         let (appended, _) = store.append_hub(HubChange { is_end: true, ..HubChange::of(repo.clone()) }).await?;
         appended.retain_applied().await?;
         index.drop_hub_repo(id).await?;
         self.unneeded.forget(&storage_name);
-        self.deleting.names().remove(&storage_name);
-        Ok(ControlFlow::Break(()))
+        self.deleting.remove(&storage_name);
+        Ok(Left::Nothing)
     }
 }
 

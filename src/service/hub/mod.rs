@@ -48,7 +48,6 @@ pub(super) use self::check::RepoFault;
 pub(crate) use self::commit::MAX_CHANGE_COUNT;
 pub use self::commit::{Change, CommitRequest, Committed};
 pub(super) use self::copy::{Copying, Loading, hub_states, make_way, state_of};
-pub(super) use self::delete::Deleting;
 pub(crate) use self::ingest::MAX_WHOLE_FILE_LEN;
 pub use self::ingest::WholeFile;
 pub use self::list::{Depth, HubEntry, HubPage};

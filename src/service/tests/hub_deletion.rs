@@ -238,6 +238,46 @@ async fn file_that_is_pushed_to_the_name_later_stays() {
     push(&later, "repo", "and more").await.unwrap();
 }
 
+/// A registration that began before the deletion gives no claim to a later repository of the name.
+#[tokio::test]
+async fn deletion_ends_after_the_registrations_that_began_before_it() {
+    for is_shared in [false, true] {
+        let setup = setup().await;
+        if is_shared {
+            setup.faults.share();
+        }
+        let server = setup.process();
+        let held = setup.faults.hold("register");
+        let deleting = async {
+            let release = held.reached().await;
+            delete(&server, "repo").await.unwrap();
+            server.purge_deleted_repos(&Pace::default()).await.unwrap();
+            assert_eq!(claim_count(&setup, "repo").await, 0);
+            push(&server, "repo", "later").await.unwrap_err();
+            let refused = create(&server, "repo").await;
+            assert!(matches!(refused, Err(HubError::Store(StoreError::Busy(_)))), "{refused:?}");
+            drop(release);
+        };
+        let (pushed, ()) = tokio::join!(push(&server, "repo", "before"), deleting);
+        pushed.unwrap();
+        assert_eq!((claim_count(&setup, "repo").await, is_pending(&setup).await), (1, true));
+        server.purge_deleted_repos(&Pace::default()).await.unwrap();
+        assert_eq!((claim_count(&setup, "repo").await, is_pending(&setup).await), (0, false));
+        create(&server, "repo").await.unwrap();
+        push(&server, "repo", "of the new one").await.unwrap();
+        let expected = seen(&server).await;
+        let rebuilt = rebuild(&setup).await.unwrap();
+        assert_eq!((rebuilt.problems, seen(&setup.process_with(&rebuilt.index)).await), (Vec::new(), expected));
+        let reader = Reader::Repo(name("repo").storage_name());
+        let claims = setup.index.files_after(reader.clone(), None, 100).await.unwrap();
+        let rebuilt = rebuilt.index.files_after(reader, None, 100).await.unwrap();
+        assert_eq!(
+            claims.iter().map(|file| file.hash).collect::<Vec<_>>(),
+            rebuilt.iter().map(|file| file.hash).collect::<Vec<_>>()
+        );
+    }
+}
+
 /// A creation does a short purge itself; for a long one its client is asked to retry.
 #[tokio::test]
 async fn creation_does_not_wait_for_a_long_purge() {

@@ -60,13 +60,13 @@ pub(super) fn pass(place: Place, op: &'static str) -> Result<(), IndexError> {
 }
 
 /// Appends a slow transaction to the file that the environment variable names: the milliseconds of
-/// the transaction, those of its commit, and the operation.
-pub(super) fn record_slow(op: &'static str, whole: Duration, statements: Duration) {
+/// the transaction, those of its commit, and the operation with its database.
+pub(super) fn record_slow(database: &'static str, op: &'static str, whole: Duration, statements: Duration) {
     static FILE: OnceLock<Option<std::ffi::OsString>> = OnceLock::new();
     let file = FILE.get_or_init(|| std::env::var_os(SLOW_FILE));
     let Some(file) = file.as_ref().filter(|_| whole >= SLOW) else { return };
     let millis = |time: Duration| time.as_secs_f64() * 1e3;
-    let line = format!("{:.1}\t{:.1}\t{op}\n", millis(whole), millis(whole.saturating_sub(statements)));
+    let line = format!("{:.1}\t{:.1}\t{op} ({database})\n", millis(whole), millis(whole.saturating_sub(statements)));
     let opened = OpenOptions::new().create(true).append(true).open(file);
     // A single write, because other processes append to the same file.
     opened.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of slow writes can be written");

@@ -285,7 +285,7 @@ impl Tx<'_> {
         }
         #[cfg(any(test, feature = "full-tests"))]
         {
-            probe::record_slow(op, whole, statements);
+            probe::record_slow("PostgreSQL", op, whole, statements);
             probe::pass(Place::Committed, op)?;
         }
         *self.has_failed = false;

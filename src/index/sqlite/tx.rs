@@ -106,9 +106,10 @@ impl Held {
         *has_failed = true;
         #[cfg(any(test, feature = "full-tests"))]
         probe::pass(Place::Begin, op)?;
-        let began = Instant::now();
         let transaction = run(op, connection.begin_with("BEGIN IMMEDIATE")).await?;
         *has_failed = false;
+        // After the wait for another process that has the write lock.
+        let began = Instant::now();
         Ok(Tx { op, transaction, is_writing: true, has_failed, began, closed })
     }
 
@@ -202,7 +203,7 @@ impl Tx<'_> {
         }
         #[cfg(any(test, feature = "full-tests"))]
         {
-            probe::record_slow(op, whole, statements);
+            probe::record_slow("SQLite", op, whole, statements);
             probe::pass(Place::Committed, op)?;
         }
         *self.has_failed = false;

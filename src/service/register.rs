@@ -39,6 +39,11 @@ use crate::runtime::fair::{Permit, Tenant};
 /// Xorbs of a shard that are proven at once. Their layouts are in memory, at 41 bytes per chunk.
 const BATCH_COUNT: usize = 64;
 
+/// Files in at most so many xorbs are written in the order of their hashes. In more xorbs they are
+/// written as the shard lists them: a client may list files of one xorb one after another, and each
+/// batch of sorted files would name most of the xorbs.
+const SORTED_XORB_COUNT: usize = 64;
+
 /// Stock clients write a digest of zeros if they have not computed one, as for the empty file. It
 /// is not taken as a claim, because the claim would be false, and the next push of the file would
 /// be refused.
@@ -146,16 +151,22 @@ impl Store {
         if let Some(xorb) = some_unproven {
             return Err(RegisterError::MissingXorb { xorb });
         }
-        // Write the chunks in the order of the dedup table. In file order, each row would touch
-        // another page of the table.
-        let is_short = registration.is_short();
+        // Write the chunks and files in the order of their tables. In the order of the shard, each
+        // row would touch another page.
+        let (is_short, in_few) = (registration.is_short(), registration.xorbs.len() <= SORTED_XORB_COUNT);
         let mut dedup = std::mem::take(&mut registration.dedup);
+        let mut files = std::mem::take(&mut registration.files);
         let sort = move || {
             dedup.sort_unstable_by_key(|(chunk, _)| *chunk.as_bytes());
-            dedup
+            if in_few {
+                // Stable: the first of two entries of a file decides.
+                files.sort_by_key(|file| *file.hash.as_bytes());
+            }
+            (dedup, files)
         };
-        // A few chunks are sorted in less time than it takes to wake a worker.
-        registration.dedup = if is_short { sort() } else { self.pool.run_for(tenant, sort).await };
+        // A few are sorted in less time than it takes to wake a worker.
+        (registration.dedup, registration.files) =
+            if is_short { sort() } else { self.pool.run_for(tenant, sort).await };
         Ok(())
     }
 

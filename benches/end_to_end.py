@@ -34,7 +34,8 @@ SEED = 2026
 # What is aimed at: the least ratio of speeds, and the most of server CPU.
 AIMS = {"push": (1.1, 0.5), "pull": (1.2, 0.5), "all": (None, 0.5)}
 
-# A server that has used no processor for so long does nothing by itself any more. Seconds.
+# A server that has used no more CPU for so long than twice what it uses after its start does nothing by itself any more.
+# Seconds.
 QUIET = 1
 
 
@@ -95,6 +96,7 @@ def floats(rng, length):
 def measure(name, files, scratch):
     server = SERVERS[name](scratch)
     try:
+        server.note_idle()
         before = server.cpu()
         begin = time.monotonic()
         pushed, seconds = client(scratch, "push", {"endpoint": server.url, "paths": [str(path) for path in files]})
@@ -133,12 +135,19 @@ class Server:
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def note_idle(self):
+        """To be called before the first request: notes what it uses by itself."""
+        time.sleep(QUIET)
+        used = self.cpu()
+        time.sleep(QUIET)
+        self.idle = self.cpu() - used
+
     def wait_until_quiet(self):
-        """Seconds of CPU that it has used by the time at which it uses no more."""
+        """Seconds of CPU that it has used by the time at which it uses no more than when idle."""
         used, since = self.cpu(), time.monotonic()
         while time.monotonic() - since < QUIET:
             time.sleep(QUIET / 10)
-            if self.cpu() - used > 0.02:
+            if self.cpu() - used > 0.02 + 2 * self.idle:
                 used, since = self.cpu(), time.monotonic()
         return self.cpu()
 

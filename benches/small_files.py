@@ -84,6 +84,7 @@ def make_files(directory, count, length):
 def measure(name, paths, scratch):
     server = SERVERS[name](scratch)
     try:
+        server.note_idle()
         for verb in ("push", "push again"):
             before = server.cpu()
             pushed, took = client(scratch, "push", {"endpoint": server.url, "paths": paths})

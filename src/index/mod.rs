@@ -55,6 +55,7 @@ pub mod probe;
 mod records;
 mod register;
 mod repair;
+mod restore_rows;
 mod rows;
 pub mod sqlite;
 mod store_locks;

@@ -4,15 +4,17 @@
 //! Each page is one snapshot; two pages may be from different times. A restore writes into a new
 //! index that no other process uses. A crash leaves this index incomplete, so it must be discarded.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, TryStreamExt};
 use sqlx::{QueryBuilder, Sqlite, query};
 
-use super::lists::after_bytes;
+use super::bulk::insert_rows;
+use super::lists::{BATCH_COUNT, after_bytes, push_hashes};
+use super::register::next_ids;
 use super::rows::{FromRow, column, row};
-use super::terms::insert_terms;
+use super::terms::{self, TermRun};
 use super::tx::Tx;
 use super::{SqliteIndex, millis};
 use crate::format::shard::{Sha256, Term};
@@ -127,28 +129,17 @@ impl ArchiveIndex for SqliteIndex {
     }
 
     fn restore_files(&self, files: Vec<RestoredFile>) -> BoxFuture<'_, Result<(), IndexError>> {
-        const ADD_OWNER: &str =
-            "INSERT OR IGNORE INTO xorb_domains (xorb_id, domain) SELECT id, ? FROM xorbs WHERE hash = ?";
-        const ADD_DEDUP_CHUNK: &str =
-            "INSERT OR IGNORE INTO dedup_chunks (chunk_hash, xorb_id) SELECT ?, id FROM xorbs WHERE hash = ?";
         async move {
             let mut held = self.writing("restore files").await?;
             let mut tx = held.begin().await?;
-            for file in &files {
-                write_record(&mut tx, &file.record).await?;
-                for (xorb, owner) in &file.record.owners {
-                    tx.execute(query(ADD_OWNER).bind(owner.as_str()).bind(xorb.as_bytes().as_slice())).await?;
-                }
-                for (chunk, xorb) in &file.dedup {
-                    let add = query(ADD_DEDUP_CHUNK).bind(chunk.as_bytes().as_slice()).bind(xorb.as_bytes().as_slice());
-                    tx.execute(add).await?;
-                }
-            }
+            write_files(&mut tx, &files).await?;
             tx.commit().await
         }
         .boxed()
     }
 }
+
+crate::index::restore_rows::restore_rows!(Sqlite, "IN (");
 
 async fn terms_of(tx: &mut Tx<'_>, file: &Recorded) -> Result<Vec<Term>, IndexError> {
     const SQL: &str = "SELECT terms FROM file_terms WHERE file_id = ? ORDER BY start";
@@ -171,48 +162,6 @@ fn of_files(head: &'static str, files: &[Recorded], order: &'static str) -> Quer
     }
     list.push(") ORDER BY file_id").push(order);
     list
-}
-
-/// Inserts a file, and replaces an existing one with the same hash.
-async fn write_record(tx: &mut Tx<'_>, file: &FileRecord) -> Result<(), IndexError> {
-    const INSERT: &str = "INSERT INTO files (hash, raw_len, since, sha256, sha256_state) \
-         VALUES (?, ?, ?, ?, ?) RETURNING id";
-    const REFER: &str = "INSERT OR IGNORE INTO xorb_files (xorb_id, file_id) \
-         SELECT id, ? FROM visible_xorbs WHERE hash = ?";
-    const CLAIM: &str = "INSERT INTO file_repos (file_id, repo, record_len, has_claimed, since) VALUES (?, ?, ?, ?, ?)";
-    let hash = file.hash.as_bytes().as_slice();
-    tx.execute(query("DELETE FROM files WHERE hash = ?").bind(hash)).await?;
-    let state = match file.sha256 {
-        None => 0,
-        Some((_, Sha256State::Claimed)) => 1,
-        Some((_, Sha256State::Verified)) => 2,
-    };
-    let insert = query(INSERT)
-        .bind(hash)
-        .bind(file.raw_len.cast_signed())
-        .bind(millis(file.since))
-        .bind(file.sha256.as_ref().map(|(sha256, _)| sha256.as_digest().as_slice()))
-        .bind(state);
-    let id: i64 = tx.one(insert).await?;
-    insert_terms(tx, id, &file.terms).await?;
-    let xorbs: HashSet<_> = file.terms.iter().map(|term| term.xorb).collect();
-    for xorb in xorbs {
-        let added = tx.execute(query(REFER).bind(id).bind(xorb.as_bytes().as_slice())).await?;
-        if added != 1 {
-            return Err(IndexError::lost(tx.op(), added));
-        }
-    }
-    // Usage counts the registration record of each claim, too. The first start writes these
-    // records.
-    let claimants: HashSet<&String> = file.claimants.iter().collect();
-    for repo in &file.repos {
-        let record_len = record_len(file.terms.len()).cast_signed();
-        let has_claimed = state == 1 && claimants.contains(repo);
-        let since = file.later.get(repo).copied().map(millis);
-        let claim = query(CLAIM).bind(id).bind(repo.as_str()).bind(record_len).bind(has_claimed).bind(since);
-        tx.execute(claim).await?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

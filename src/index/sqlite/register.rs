@@ -23,6 +23,7 @@ use futures_util::future::BoxFuture;
 use sqlx::query;
 
 use self::entry::Entry;
+pub(super) use self::insert::next_ids;
 use super::SqliteIndex;
 use super::bulk::insert_rows;
 use super::discard::{self, FIND_FINISHED};

@@ -196,7 +196,7 @@ fn unnamed(op: &'static str, xorb: XorbHash) -> IndexError {
 }
 
 /// Ids for this many new files, ascending.
-async fn next_ids(tx: &mut Tx<'_>, count: usize) -> Result<Vec<i64>, IndexError> {
+pub(in crate::index::postgres) async fn next_ids(tx: &mut Tx<'_>, count: usize) -> Result<Vec<i64>, IndexError> {
     const SQL: &str = "SELECT nextval(pg_get_serial_sequence('files', 'id')) FROM generate_series(1, $1)";
     tx.all(query(SQL).bind(i64::try_from(count).unwrap_or(i64::MAX))).await
 }

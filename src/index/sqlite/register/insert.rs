@@ -36,7 +36,8 @@ impl Entry<'_> {
         const CLAIMS: (&str, &str) =
             ("INSERT INTO file_repos (file_id, repo, has_claimed, record_len, registration, claim_registration) ", "");
         let (registration, mark) = (self.registration, self.mark.of_new(files.len()));
-        let files: Vec<(i64, &NewFile)> = (next_id(tx).await?..).zip(files.iter().copied()).collect();
+        let ids_of_files = next_ids(tx, files.len()).await?;
+        let files: Vec<(i64, &NewFile)> = ids_of_files.into_iter().zip(files.iter().copied()).collect();
         let now = millis(registration.now);
         insert_rows(tx, FILES, &files, |columns, (id, file)| {
             columns.push_bind(*id).push_bind(file.hash.as_bytes().as_slice()).push_bind(file.raw_len.cast_signed());
@@ -206,8 +207,9 @@ fn unnamed(op: &'static str, xorb: XorbHash) -> IndexError {
     IndexError::inconsistent(op, Inconsistent { table: "xorbs", column: "id", key: xorb.to_string(), reason })
 }
 
-/// The id of the next new file. Chosen here and not by SQLite, because the rows of terms and
-/// references in the same batch need the ids.
-async fn next_id(tx: &mut Tx<'_>) -> Result<i64, IndexError> {
-    tx.one(query("SELECT coalesce(max(id), 0) + 1 FROM files")).await
+/// The ids of the next new files, ascending. Chosen here and not by SQLite, because the rows of
+/// terms and references in the same batch need the ids.
+pub(in crate::index::sqlite) async fn next_ids(tx: &mut Tx<'_>, count: usize) -> Result<Vec<i64>, IndexError> {
+    let first: i64 = tx.one(query("SELECT coalesce(max(id), 0) + 1 FROM files")).await?;
+    Ok((first..).take(count).collect())
 }

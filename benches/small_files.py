@@ -12,6 +12,11 @@ follow from a fixed seed. The binaries are those of benches/compare.sh.
 FILES is 100000 and BYTES 1024 if not given. While hf_xet pushes them to zorb, another client pushes one new small file after
 the other with `zorb push`; prints how long each of those took. A push that is refused ends the run.
 
+    python3 benches/small_files.py --directory [ROUNDS [FILES [BYTES]]]
+
+ROUNDS is 3, FILES 5000 and BYTES 4096 if not given. The same files by `zorb push` and `zorb pull --manifest`, and by
+hf_xet, to zorb: the clients take turns on fresh stores.
+
     python3 benches/small_files.py --growth [SHARDS [FILES]]
 
 Ten pushes of 100000 files of 64 bytes to one store if not given: what the last one takes, as a share of the first, and the
@@ -144,6 +149,64 @@ def push_small(server, scratch, is_over, took):
         number += 1
 
 
+def directory(rounds=3, count=5000, length=4096):
+    """zorb's own client beside hf_xet."""
+    home = ROOT / "target" / "compare"
+    home.mkdir(parents=True, exist_ok=True)
+    paths = make_files(home / f"small-{count}-{length}", count, length)
+    seconds = {"zorb": {}, "hf_xet": {}}
+    for number in range(rounds):
+        for name in list(seconds)[:: 1 if number % 2 == 0 else -1]:
+            with tempfile.TemporaryDirectory(dir=home) as scratch:
+                for verb, took in transfer(name, paths, pathlib.Path(scratch)):
+                    seconds[name].setdefault(verb, []).append(took)
+                    print(f"round {number + 1} of {rounds}: {verb} by {name}: {took:.2f} s", flush=True)
+            os.sync()
+    print(f"\n{count} files of {length} bytes by zorb and by hf_xet, medians of {rounds}")
+    for verb, ours in seconds["zorb"].items():
+        theirs = seconds["hf_xet"][verb]
+        ratios = [a / b for a, b in zip(ours, theirs)]
+        ratio = statistics.median(ours) / statistics.median(theirs)
+        print(f"{verb:12} {statistics.median(ours):6.2f} s vs {statistics.median(theirs):6.2f} s: {ratio:5.2f}"
+              f" ({min(ratios):.2f} to {max(ratios):.2f})   aim: 1 {yes(ratio <= 1)}")
+
+
+def transfer(name, paths, scratch):
+    server = Zorb(scratch)
+    source, target, manifest = pathlib.Path(paths[0]).parent.parent, scratch / "pulled", scratch / "manifest"
+    try:
+        server.note_idle()
+        for verb in ("push", "push again"):
+            if name == "zorb":
+                yield verb, zorb(server, scratch, "push", source, "--manifest", manifest)
+            else:
+                pushed, took = client(scratch, "push", {"endpoint": server.url, "paths": paths})
+                yield verb, took
+            server.wait_until_quiet()
+        if name == "zorb":
+            yield "pull", zorb(server, scratch, "pull", "--manifest", manifest, "-o", target)
+        else:
+            target.mkdir()
+            yield "pull", client(scratch, "pull", {"endpoint": server.url, "pushed": pushed, "target": str(target)})[1]
+        pulled = {path.name: path for path in target.rglob("*") if path.is_file()}
+        for path in map(pathlib.Path, random.Random(SEED).sample(paths, 200)):
+            if pulled[path.name].read_bytes() != path.read_bytes():
+                sys.exit(f"{path} came back changed by {name}")
+    finally:
+        server.stop()
+
+
+def zorb(server, scratch, *arguments):
+    """Seconds that the command took, with its start."""
+    cache = tempfile.mkdtemp(dir=scratch)
+    environment = dict(os.environ, ZORB_SERVER=server.url, NO_PROXY="127.0.0.1", XDG_CACHE_HOME=cache)
+    begin = time.monotonic()
+    done = subprocess.run([ROOT / "target/release/zorb", *arguments, "--quiet"], env=environment, capture_output=True)
+    if done.returncode != 0:
+        sys.exit(f"zorb {arguments[0]} failed: {done.stderr.decode()}")
+    return time.monotonic() - begin
+
+
 def growth(shard_count=10, count=100_000):
     home = ROOT / "target" / "compare"
     home.mkdir(parents=True, exist_ok=True)
@@ -177,6 +240,8 @@ def growth(shard_count=10, count=100_000):
 if __name__ == "__main__":
     if len(sys.argv) > 1 and sys.argv[1] == "--beside":
         beside(*map(int, sys.argv[2:]))
+    elif len(sys.argv) > 1 and sys.argv[1] == "--directory":
+        directory(*map(int, sys.argv[2:]))
     elif len(sys.argv) > 1 and sys.argv[1] == "--growth":
         growth(*map(int, sys.argv[2:]))
     else:

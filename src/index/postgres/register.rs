@@ -37,9 +37,9 @@ use crate::index::register::{STEP_RUN_COUNT, STEP_TIME, WHOLE_TIME};
 use crate::index::{Cursor, OpenRegistration, RegisterIndex, Registered, Registration, StepOutcome};
 use crate::runtime::clock::Timestamp;
 
-/// Files of one batch, which one statement of each kind writes. A batch of 256 took up to 64 ms in
-/// the tests of a debug build. One in unit tests, so that a step can end between small files.
-const BATCH_FILE_COUNT: usize = if cfg!(test) { 1 } else { 128 };
+/// Files of one batch, which one statement of each kind writes. One in unit tests, so that a step
+/// can end between small files.
+const BATCH_FILE_COUNT: usize = if cfg!(test) { 1 } else { 256 };
 
 /// Which registration wrote a row: the columns `registration` and `claim_registration` (migration
 /// 16).

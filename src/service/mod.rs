@@ -156,7 +156,7 @@ pub struct Server {
     waiting: Arc<Waiting>,
     /// Locks of commits on the branches of Hub repositories.
     branch_locks: Arc<hub::BranchLocks>,
-    /// Hub repositories whose claims are being removed.
+    /// Hub repositories whose claims are being removed, and the registrations under way.
     deleting: Arc<registering::Deleting>,
     /// Hub repositories with files that sweeps will remove, and what was swept.
     unneeded: Arc<hub::Unneeded>,

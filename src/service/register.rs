@@ -53,8 +53,8 @@ const UNKNOWN_SHA256: Sha256 = Sha256::from_digest([0; 32]);
 /// own.
 const CONFLICT_WAIT: Duration = Duration::from_secs(10);
 
-/// What a registration holds until it has ended: the budget of its shard, and the deletion of its
-/// repository.
+/// What a registration holds until it has ended: the budget of its shard, and the mark without
+/// which a deletion of its repository would be completed.
 type Held = (Option<Permit>, Registering);
 
 /// The result of a registration.

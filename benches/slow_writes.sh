@@ -5,6 +5,7 @@
 #     benches/slow_writes.sh [ROUNDS] [FILTER]
 #
 # ROUNDS is 1. FILTER selects among the tests of tests/it, for instance `steps::`; with a FILTER, no bench runs.
+# Needs PostgreSQL 15, as the tests with all features do.
 # Times are in milliseconds: from BEGIN to the end of COMMIT, and without COMMIT, which waits for
 # the disk. Transactions below 20 ms are not recorded. After several rounds the medians are printed:
 # an operation that was below 20 ms in most of them has a 0.
@@ -102,7 +103,8 @@ medians() {
 }
 
 # Compilers would keep the disk busy.
-cargo test --locked --features full-tests --test it --no-run
+cargo build --locked -p zorb-fake-s3
+cargo test --locked --all-features --test it --no-run
 if [[ -z $filter ]]; then
   cargo bench --locked --features full-tests --bench gc --no-run
   cargo test --locked --release --features full-tests --test it --no-run
@@ -110,7 +112,7 @@ fi
 
 parts=("tests/it, in a debug build" "benches/gc" "tests of registrations in steps, in a release build")
 for ((round = 1; round <= rounds; round++)); do
-  record "${parts[0]}" cargo test --locked --features full-tests --test it -- "$filter"
+  record "${parts[0]}" cargo test --locked --all-features --test it -- "$filter"
   [[ -z $filter ]] || continue
   record "${parts[1]}" cargo bench --locked --features full-tests --bench gc
   record "${parts[2]}" cargo test --locked --release --features full-tests --test it -- steps::small

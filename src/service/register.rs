@@ -243,8 +243,9 @@ impl Server {
         let server = Arc::clone(self);
         self.uninterrupted(async move {
             // They are moved into the task, because a disconnect does not end the work.
-            let _held = (permit, held);
+            let _permit = permit;
             let appended = server.store.append_registration(&registration, domain, recorded).await?;
+            let appended = appended.holding(held);
             let registered = server.write_registration(tenant, &registration, Some(appended.number())).await;
             if registration.files.iter().any(|file| file.sha256.is_some()) {
                 // Notify also after an error, because the transaction may have been committed.

@@ -2,10 +2,8 @@
 //!
 //! A registration that begins after a deletion is refused. One that has begun before goes on, and
 //! the deletion is complete only after it has ended. So a claim that it makes is removed with the
-//! others, and never belongs to a later repository of the name. A crash ends all registrations.
-//!
-//! Limitation: with one server, a registration whose outcome the index could not tell for seconds
-//! has ended, too, but the next start may apply its record.
+//! others, and never belongs to a later repository of the name. A registration has not ended while
+//! the index cannot tell its outcome. A crash ends all registrations.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

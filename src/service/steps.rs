@@ -3,8 +3,8 @@
 //!
 //! Other writers run between two steps, and the steps of long registrations alternate between
 //! tenants. Readers see the change when the last step is published. A registration that is refused
-//! or fails is abandoned. Its rows are discarded before the response. If that fails, the next sweep
-//! or start discards them.
+//! or fails is abandoned. Its rows are discarded before the response. If that fails, a task does it
+//! when the database responds again; after a crash the next start does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,10 @@ use tokio::time::sleep;
 
 use super::error::StoreError;
 use super::{Server, Store};
-use crate::index::{Cursor, IndexError, IndexErrorKind, OpenRegistration, Registered, Registration};
+use crate::index::{Cursor, Index, IndexError, IndexErrorKind, OpenRegistration, Registered, Registration};
+use crate::runtime::clock::Clock;
 use crate::runtime::fair::{FairGate, Tenant};
+use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry::chain;
 
 /// Dedup chunks that are written in one transaction.
@@ -25,10 +27,10 @@ const DEDUP_STEP_COUNT: usize = if cfg!(test) { 2 } else { 512 };
 const RIVAL_TRY_COUNT: u32 = 300;
 const RIVAL_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often, and after which pause each, a registration is abandoned again after a failure of the
-/// database: for a minute.
-const ABANDON_TRY_COUNT: u32 = 60;
-const ABANDON_PAUSE: Duration = Duration::from_secs(1);
+/// How often a registration is cleared up before the response if the database fails, and the pause
+/// after each failure.
+const CLEAR_TRY_COUNT: u32 = 3;
+const CLEAR_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
 
 /// The attempts of a registration that waits for another server.
 #[derive(Debug, Default)]
@@ -105,7 +107,9 @@ impl Store {
         self.write_long(steps, tenant, registration, record).await
     }
 
-    /// Writes a long registration, and abandons it if it is refused or fails.
+    /// Writes a long registration, and abandons it if it is refused or fails. If that fails, too, a
+    /// task tries again until the database responds: meanwhile the tenant is charged for the rows,
+    /// and on other servers registrations of the same files wait.
     async fn write_long(
         &self,
         steps: &FairGate,
@@ -120,29 +124,23 @@ impl Store {
             self.index.begin_registration(registration).await?
         };
         let registered = self.write_in_steps((steps, tenant), begun, registration, start, record).await;
-        if !matches!(registered, Ok(Registered::New | Registered::Added)) {
-            // If the publication was committed although it returned an error, the registration
-            // stays published.
-            self.abandon(begun).await;
-        }
-        if let Err(error) = self.clear_registration(steps, tenant, begun).await {
-            tracing::warn!(error = %chain(&error), "could not clear up after a registration; the next sweep will");
-        }
-        Ok(registered?)
-    }
-
-    /// Abandons a registration that was refused or has failed.
-    async fn abandon(&self, begun: OpenRegistration) {
-        let mut try_count = 0;
-        while let Err(error) = self.index.abandon_registrations(Some(begun.id)).await {
-            tracing::warn!(error = %chain(&error), "could not abandon a registration; the next start will");
-            // Registrations of the same files wait for it on other servers while this one lives.
-            if !self.index.is_shared() || try_count == ABANDON_TRY_COUNT {
-                return;
+        let is_made = matches!(registered, Ok(Registered::New | Registered::Added));
+        for _ in 0..CLEAR_TRY_COUNT {
+            match self.clear_registration(steps, tenant, begun, is_made).await {
+                Ok(()) => return Ok(registered?),
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "could not clear up after a registration; retrying");
+                }
             }
-            try_count += 1;
-            sleep(ABANDON_PAUSE).await;
+            sleep(CLEAR_PAUSE).await;
         }
+        let (index, clock) = (Arc::clone(&self.index), Arc::clone(&self.clock));
+        TaskGroup::new().spawn(async move {
+            while clear_in_background(index.as_ref(), clock.as_ref(), begun).await.is_err() {
+                sleep(CLEAR_PAUSE).await;
+            }
+        });
+        Ok(registered?)
     }
 
     /// Writes all steps, and publishes the registration if it adds anything.
@@ -185,14 +183,20 @@ impl Store {
         Ok(outcome)
     }
 
-    /// Discards, step by step, what this registration has left. Not what others have left: a client
-    /// waits for this.
+    /// Abandons this registration unless it was made. Then discards, step by step, what it has
+    /// left. Not what others have left: a client waits for this.
     async fn clear_registration(
         &self,
         steps: &FairGate,
         tenant: Tenant,
         begun: OpenRegistration,
+        is_made: bool,
     ) -> Result<(), IndexError> {
+        if !is_made {
+            // If the publication was committed although it returned an error, the registration
+            // stays published.
+            self.index.abandon_registrations(Some(begun.id)).await?;
+        }
         loop {
             let _permit = steps.wait(tenant, 1).await;
             if !self.index.sweep_registrations(Some(begun.id), self.clock.now()).await? {
@@ -200,4 +204,12 @@ impl Store {
             }
         }
     }
+}
+
+/// Abandons a registration, unless it was published, and discards what it has left. Without permits
+/// for the steps: few registrations fail with the database.
+async fn clear_in_background(index: &dyn Index, clock: &dyn Clock, begun: OpenRegistration) -> Result<(), IndexError> {
+    index.abandon_registrations(Some(begun.id)).await?;
+    while index.sweep_registrations(Some(begun.id), clock.now()).await? {}
+    Ok(())
 }

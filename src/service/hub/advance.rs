@@ -77,8 +77,9 @@ impl Server {
             ..HubChange::of(HubRepo { updated: commit.at, ..repo })
         };
         let write = async move {
-            let (_lock, _permits) = (lock, permits);
+            let _permits = permits;
             let (appended, change) = store.append_hub(change).await?;
+            let appended = appended.holding(Arc::clone(&lock));
             let HubChange { repo, trees, blobs, .. } = change;
             let (index, name) = (&store.index, from.name.clone());
             let moved = match index.add_hub_objects(repo.id, trees, blobs, commit.at).await {

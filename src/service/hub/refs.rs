@@ -120,14 +120,12 @@ impl Server {
         };
         let store = Arc::clone(&self.store);
         let write = async move {
-            let _locks = locks;
             let (appended, HubChange { trees, blobs, .. }) = store.append_hub(change).await?;
+            let appended = appended.holding(locks);
             let created = store.index.create_hub_repo(new, first, trees, blobs, appended.number()).await;
             match &created {
                 Ok(None) => appended.roll_back().await,
                 Ok(Some(_)) => appended.retain(),
-                // After an error the next start may create it. A later creation counts all the
-                // same.
                 Err(_) => appended.retain_unknown().await,
             }
             Ok::<_, HubError>(created?.is_some())
@@ -189,9 +187,10 @@ impl Server {
         let (store, repo) = (Arc::clone(&self.store), self.store.hub_repo_now(open).await?);
         let new = HubRef { name: name.clone(), target };
         let write = async move {
-            let _lock = lock;
+            let lock = Arc::new(lock);
             let refs = BTreeMap::from([(new.name.clone(), Some(target))]);
             let (appended, change) = store.append_hub(HubChange { refs, ..HubChange::of(repo) }).await?;
+            let appended = appended.holding(Arc::clone(&lock));
             let name = new.name.clone();
             let created = store.index.create_hub_ref(change.repo.id, new, appended.number()).await;
             Ok::<_, HubError>(store.settle_ref(appended, created, change.repo, (name, Some(target))).await?)
@@ -216,9 +215,10 @@ impl Server {
         store.index.set_unneeded_commits(repo.id, vec![target], None).await?;
         let old = HubRef { name: name.clone(), target };
         let write = async move {
-            let _lock = lock;
+            let lock = Arc::new(lock);
             let refs = BTreeMap::from([(old.name.clone(), None)]);
             let (appended, change) = store.append_hub(HubChange { refs, ..HubChange::of(repo) }).await?;
+            let appended = appended.holding(Arc::clone(&lock));
             let name = old.name.clone();
             let deleted = store.index.delete_hub_ref(change.repo.id, old, appended.number()).await;
             Ok::<_, HubError>(store.settle_ref(appended, deleted, change.repo, (name, None)).await?)

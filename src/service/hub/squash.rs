@@ -26,8 +26,9 @@ impl Server {
         let repo = HubRepo { is_private, ..now };
         let store = Arc::clone(&self.store);
         let set = async move {
-            let _lock = lock;
+            let lock = Arc::new(lock);
             let (appended, change) = store.append_hub(HubChange::of(repo)).await?;
+            let appended = appended.holding(Arc::clone(&lock));
             let HubRepo { id, storage_name, .. } = change.repo.clone();
             let set = store.index.set_hub_repo_private(id, is_private, appended.number()).await;
             let look = async {

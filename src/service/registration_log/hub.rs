@@ -199,7 +199,8 @@ impl Store {
     /// whether it was made: it returns `None`, or else what the log must say. That is appended, so
     /// that no start and no rebuild applies the failed change after a later one that changes
     /// nothing and has no record. The record of the failed change may stay, if the index cannot
-    /// tell whether it was made. If the look or the append fails, the log may have only that one.
+    /// tell whether it was made. If the look or the append fails, the log may have only that one
+    /// until the index responds.
     ///
     /// # Errors
     ///
@@ -231,8 +232,8 @@ impl Store {
             Err(error) => Err(error.into()),
         };
         if let Err(error) = undone {
-            tracing::warn!(error = %chain(&error), "cannot record that a change of a repository failed; the next start \
-                may apply it");
+            tracing::warn!(error = %chain(&error), "cannot record that a change of a repository failed; a start before \
+                the index responds may apply it");
         }
         Err(error)
     }

@@ -69,12 +69,13 @@ use crate::blob::records::{RecordStore, Seq};
 use crate::format::shard::{Shard, parse_stored, write_upload};
 use crate::format::{FileHash, XorbHash};
 use crate::index::{Index, Registration, give_up_record};
+use crate::runtime::task::TaskGroup;
 use crate::runtime::telemetry::chain;
 
-/// How often, and after which pause each, one server asks again whether a failed change was made.
-/// The client waits meanwhile, and so do changes of the same files or repository. Unit tests let
-/// hundreds of changes fail.
-const UNKNOWN_TRY_COUNT: usize = 5;
+/// How often, and after which pause each, one server asks whether a failed change was made before
+/// the client gets its error. Changes of the same files or repository wait meanwhile, and after
+/// that until the index responds. Unit tests let hundreds of changes fail.
+const UNKNOWN_TRY_COUNT: usize = 6;
 const UNKNOWN_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
 
 /// A record that was appended before its change. The caller holds this until the change was made or
@@ -87,9 +88,9 @@ pub struct AppendedRecord {
     seq: Seq,
     /// Records of the same change that were appended before.
     earlier: Vec<Seq>,
-    /// The lock of its files. A change of a Hub repository is made with the lock of its name
-    /// instead.
-    _lock: Option<LockedFiles>,
+    /// The lock of its files or of its Hub repository, and what else must last until the outcome
+    /// of the change is known.
+    held: Vec<Box<dyn Debug + Send + Sync>>,
 }
 
 impl AppendedRecord {
@@ -102,29 +103,48 @@ impl AppendedRecord {
     /// Keeps the record, because the change was made.
     pub fn retain(self) {}
 
-    /// After an error of the transaction: keeps the record if the change was made, or if the index
-    /// cannot tell. Otherwise removes it.
+    /// Holds this, too, until the outcome of the change is known.
+    pub(super) fn holding(mut self, lock: impl Debug + Send + Sync + 'static) -> Self {
+        self.held.push(Box::new(lock));
+        self
+    }
+
+    /// After an error of the transaction: keeps the record if the change was made, and otherwise
+    /// removes it. With several servers it is given up if the index does not respond.
+    ///
+    /// With one server, a task asks the index until it responds, and holds the locks of the change:
+    /// a later change of the same files or repository must not be acknowledged before this one is
+    /// settled. If the process ends before, the next start applies the record.
     pub async fn retain_unknown(self) {
-        let mut try_count = 0;
-        loop {
+        for _ in 0..UNKNOWN_TRY_COUNT {
             match self.index.is_record_open(self.number()).await {
-                Ok(Some(true)) => return self.roll_back().await,
-                Ok(_) => return,
+                Ok(is_open) => return self.settle(is_open).await,
                 Err(error) => {
-                    tracing::warn!(record = %self.seq, error = %chain(&error), "cannot tell whether a failed change was \
-                        made");
-                    if self.index.is_shared() {
-                        return give_up_record(self.index.as_ref(), self.number()).await;
-                    }
+                    tracing::warn!(record = %self.seq, error = %chain(&error), "cannot tell whether a failed \
+                    change was made")
                 }
             }
-            // With one server the next start applies the record, perhaps over what was acknowledged
-            // since.
-            if try_count == UNKNOWN_TRY_COUNT {
-                return;
+            if self.index.is_shared() {
+                return give_up_record(self.index.as_ref(), self.number()).await;
             }
-            try_count += 1;
             sleep(UNKNOWN_PAUSE).await;
+        }
+        tracing::warn!(record = %self.seq, "other changes of the same files or repository wait until the index tells \
+            whether this one was made");
+        TaskGroup::new().spawn(async move {
+            loop {
+                if let Ok(is_open) = self.index.is_record_open(self.number()).await {
+                    return self.settle(is_open).await;
+                }
+                sleep(UNKNOWN_PAUSE).await;
+            }
+        });
+    }
+
+    /// Removes the record if the index says that it is open, so its change was not made.
+    async fn settle(self, is_open: Option<bool>) {
+        if is_open == Some(true) {
+            self.roll_back().await;
         }
     }
 
@@ -276,7 +296,11 @@ impl Store {
 
     fn appended(&self, seq: Seq, earlier: Vec<Seq>, lock: Option<LockedFiles>) -> AppendedRecord {
         let (records, index) = (Arc::clone(&self.records), Arc::clone(&self.index));
-        AppendedRecord { records, index, seq, earlier, _lock: lock }
+        let appended = AppendedRecord { records, index, seq, earlier, held: Vec::new() };
+        match lock {
+            Some(lock) => appended.holding(lock),
+            None => appended,
+        }
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) struct Faults {
     others: Arc<Mutex<Others>>,
     /// The guard of sweeps that is broken, if any.
     broken: Arc<Mutex<Option<SweepGuard>>>,
+    /// Whether the process that has these stores has died.
+    is_dead: Arc<AtomicBool>,
 }
 
 /// What an index of several servers has, and one in SQLite has not.
@@ -93,8 +95,18 @@ struct Plan {
     trigger: Trigger,
     moment: Moment,
     failed: Option<&'static str>,
-    /// Whether each operation after the failed one fails, too.
-    is_crash: bool,
+    after: After,
+}
+
+/// What follows the operation that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// Further operations succeed.
+    Success,
+    /// Further operations fail until the plan is taken back.
+    Outage,
+    /// Further operations fail until the plan is taken back, and those of the same process always.
+    Death,
 }
 
 #[derive(Debug)]
@@ -111,22 +123,33 @@ impl Faults {
 
     /// Lets `n` further operations succeed, and makes the one after them fail.
     pub(super) fn arm(&self, n: usize, moment: Moment) {
-        self.plan(Trigger::Count(n), moment, false);
+        self.plan(Trigger::Count(n), moment, After::Success);
     }
 
     /// Makes the next operation with this name fail.
     pub(super) fn arm_at(&self, name: &'static str, moment: Moment) {
-        self.plan(Trigger::Name(name), moment, false);
+        self.plan(Trigger::Name(name), moment, After::Success);
     }
 
-    /// Makes the next operation with this name fail, and each later one, as if the process had
-    /// died.
+    /// Makes the next operation with this name fail, and each later one until
+    /// [`disarm`](Self::disarm).
+    pub(super) fn break_at(&self, name: &'static str, moment: Moment) {
+        self.plan(Trigger::Name(name), moment, After::Outage);
+    }
+
+    /// The same, but as if the process had died: after `disarm`, only the operations of other
+    /// processes succeed.
     pub(super) fn crash_at(&self, name: &'static str, moment: Moment) {
-        self.plan(Trigger::Name(name), moment, true);
+        self.plan(Trigger::Name(name), moment, After::Death);
     }
 
-    fn plan(&self, trigger: Trigger, moment: Moment, is_crash: bool) {
-        *self.plan.lock().unwrap() = Some(Plan { trigger, moment, failed: None, is_crash });
+    fn plan(&self, trigger: Trigger, moment: Moment, after: After) {
+        *self.plan.lock().unwrap() = Some(Plan { trigger, moment, failed: None, after });
+    }
+
+    /// The same faults, for the stores of one process.
+    pub(super) fn of_process(&self) -> Self {
+        Self { is_dead: Arc::default(), ..self.clone() }
     }
 
     /// Makes the index say that other servers may use it.
@@ -156,10 +179,14 @@ impl Faults {
 
     /// Counts an operation. Returns when it is to fail: before or after it is carried out.
     fn hit(&self, name: &'static str) -> Option<Moment> {
+        if self.is_dead.load(Ordering::Relaxed) {
+            return Some(Moment::Before);
+        }
         let mut plan = self.plan.lock().unwrap();
         let plan = plan.as_mut()?;
         if plan.failed.is_some() {
-            return plan.is_crash.then_some(Moment::Before);
+            self.is_dead.store(plan.after == After::Death, Ordering::Relaxed);
+            return (plan.after != After::Success).then_some(Moment::Before);
         }
         let due = match &mut plan.trigger {
             Trigger::Name(wanted) => *wanted == name,
@@ -171,6 +198,7 @@ impl Faults {
         };
         due.then(|| {
             plan.failed = Some(name);
+            self.is_dead.store(plan.after == After::Death, Ordering::Relaxed);
             plan.moment
         })
     }

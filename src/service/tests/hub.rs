@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+
 use super::claims::writer;
 use super::records::{prune, rebuild};
 use super::{Moment, Setup};
@@ -396,6 +398,27 @@ async fn change_and_fail(cannot_tell: bool) {
     assert!(after["repo"].is_private);
     let rebuilt = rebuild(&setup).await.unwrap();
     assert_eq!((rebuilt.problems.len(), seen(&setup.process_with(&rebuilt.index)).await), (0, after));
+}
+
+/// Until the index tells whether the change was made, its repository stays locked.
+#[tokio::test]
+async fn change_in_an_outage_is_settled_before_the_next_one() {
+    let setup = setup_before(1).await;
+    let server = setup.process();
+    let (before, records) = (seen(&server).await, setup.record_seqs().await.len());
+    let name = open(&server, "repo").await.unwrap().repo.storage_name.clone();
+    setup.faults.break_at("move_hub_ref", Moment::Before);
+    commit(&server, "repo", vec![put("lost.txt")]).await.unwrap_err();
+    // Those of the contents and of the commit.
+    assert_eq!(setup.record_seqs().await.len(), records + 2);
+    assert!(server.lock_hub_repo(&name).now_or_never().is_none());
+    assert_eq!(setup.faults.disarm(), Some("move_hub_ref"));
+    drop(server.lock_hub_repo(&name).await.unwrap());
+    assert_eq!(setup.record_seqs().await.len(), records + 1);
+    assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 0);
+    assert_eq!(seen(&setup.process()).await, before);
+    commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
+    check_rebuilt(&setup, 0, &seen(&server).await).await;
 }
 
 /// A copy has what it copies also if the record that added it is lost. A squash has not.

@@ -2,8 +2,11 @@
 //! them.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use futures_util::{FutureExt, stream};
+use tokio::task::yield_now;
+use tokio::time::timeout;
 
 use super::records::{file_of, remove, upload_as, writer, xorb_of};
 use super::{Moment, Setup};
@@ -14,6 +17,8 @@ use crate::format::xorb::BuiltXorb;
 use crate::index::{RecordIndex, UsageIndex};
 use crate::runtime::fair::Tenant;
 use crate::service::error::RegisterError;
+use crate::service::permits::PATIENCE;
+use crate::service::store_locks::FileChange;
 use crate::service::{BodyError, Limits, Quotas, ReceivedShard};
 
 /// More files than a test registers in one transaction.
@@ -90,6 +95,36 @@ async fn start_discards_an_interrupted_registration_and_repeats_it() {
         let files = register_until(&setup, &xorb, operation, true).await;
         assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 1);
         assert_eq!(visible(&setup, &files).await, files.len());
+    }
+}
+
+/// The locks last as long, so that a later change of the files does not precede this one.
+#[tokio::test]
+async fn outage_leaves_nothing_of_a_registration_after_it() {
+    for operation in ["register", "write_step", "publish_registration"] {
+        let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));
+        let (server, files) =
+            (setup.process(), if operation == "register" { files(&xorb)[..1].to_vec() } else { files(&xorb) });
+        let lock = |patience| server.store.lock_files(files.iter().map(|file| file.hash), FileChange::Other, patience);
+        upload_as(&server, "org/a", &xorb).await;
+        setup.faults.break_at(operation, Moment::Before);
+        server.register(&writer("org/a"), shard(&files)).await.unwrap_err();
+        assert_eq!(setup.record_seqs().await.len(), 1, "{operation}");
+        assert!(lock(Duration::ZERO).await.is_err(), "{operation}");
+        assert_eq!(setup.faults.disarm(), Some(operation));
+        drop(lock(PATIENCE).await.unwrap());
+        assert_eq!(setup.record_seqs().await, [], "{operation}");
+        let is_cleared = async {
+            while setup.index.left_row_count().await != 0 {
+                yield_now().await;
+            }
+        };
+        timeout(PATIENCE, is_cleared).await.unwrap();
+        assert_eq!(setup.index.repo_usage("org/a".to_owned()).await.unwrap(), Default::default(), "{operation}");
+        assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 0);
+        assert_eq!(visible(&setup, &files).await, 0, "{operation}");
+        server.register(&writer("org/a"), shard(&files)).await.unwrap();
+        assert_eq!(visible(&setup, &files).await, files.len(), "{operation}");
     }
 }
 

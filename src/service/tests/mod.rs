@@ -119,9 +119,10 @@ impl Setup {
     }
 
     fn settings(&self, blobs: impl BlobStore) -> Settings {
-        let index = FaultyIndex::new(&self.index, &self.faults);
+        let faults = self.faults.of_process();
+        let index = FaultyIndex::new(&self.index, &faults);
         let clock: Arc<dyn Clock> = Arc::clone(&self.clock) as _;
-        let records = FaultyRecords { inner: self.records.clone(), faults: self.faults.clone() };
+        let records = FaultyRecords { inner: self.records.clone(), faults };
         let (blobs, records, index) = (Arc::new(blobs), Arc::new(records), Arc::new(index));
         let settings = Settings::over(blobs, records, index, clock, Arc::new(Metrics::new()));
         Settings { upload_count: 4, verify_worker_count: 2, layout_cache_len: 1 << 20, ..settings }
@@ -133,7 +134,7 @@ impl Setup {
     }
 
     fn faulty_blobs(&self) -> FaultyBlobs {
-        FaultyBlobs { inner: self.blobs.clone(), faults: self.faults.clone() }
+        FaultyBlobs { inner: self.blobs.clone(), faults: self.faults.of_process() }
     }
 }
 

@@ -624,7 +624,7 @@ async fn record_that_no_row_has_stays_while_its_xorb_is_stored() {
     server.register(&writer("org/a"), shard.into()).await.unwrap_err();
     assert_eq!(setup.faults.disarm(), Some("register"));
     // A later one is applied, so the index counts the first as considered.
-    register(&server, "org/a", vec![file_of(&b, 0, 1, None)], &[]).await;
+    register(&setup.process(), "org/a", vec![file_of(&b, 0, 1, None)], &[]).await;
     setup.clock.advance(Duration::from_secs(48 * 3600));
     assert_eq!(prune(&setup, 100).await, Pruned::default());
     let new = rebuild(&setup).await.unwrap();

@@ -67,6 +67,7 @@ use self::permits::Permits;
 pub use self::quota::{Holding, MeteredRepo, Quotas, UsageError};
 pub use self::recover::Recovered;
 pub use self::register::RegisteredShard;
+use self::registration_log::UnknownOutcomes;
 pub use self::registration_log::{
     AbandonedRecords, AppendedRecord, Gap, Pruned, Pruning, RebuildError, Rebuilt, Reconciled, Tail, check_owner,
     has_anything,
@@ -110,6 +111,8 @@ pub struct Store {
     /// Locks of files. They ensure that the records of a file are in the order in which the index
     /// applies them.
     file_locks: FileLocks,
+    /// Changes whose outcome the index could not tell yet.
+    unknown_outcomes: Arc<UnknownOutcomes>,
     index: Arc<dyn Index>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
@@ -197,6 +200,7 @@ impl Store {
             blobs: Arc::clone(&settings.blobs),
             records: Arc::clone(&settings.records),
             file_locks: FileLocks::default(),
+            unknown_outcomes: Arc::default(),
             index: Arc::clone(&settings.index),
             clock: Arc::clone(&settings.clock),
             metrics: Arc::clone(&settings.metrics),
@@ -215,8 +219,10 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// The blob store cannot be written, or the index does not respond.
+    /// The blob store cannot be written, or the index does not respond, or has not told yet whether
+    /// an earlier change was made.
     pub async fn probe(&self) -> Result<(), StoreError> {
+        self.unknown_outcomes.check()?;
         self.blobs.probe().await?;
         self.index.totals().await?;
         Ok(())

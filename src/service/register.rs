@@ -265,7 +265,9 @@ impl Server {
                 {
                     appended.roll_back().await;
                 }
-                Err(_) => appended.retain_unknown().await,
+                Err(_) => {
+                    appended.retain_unknown().await;
+                }
                 Ok(Registered::New | Registered::Added) => appended.retain(),
                 Ok(
                     Registered::Known

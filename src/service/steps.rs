@@ -29,7 +29,7 @@ const RIVAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// How often a registration is cleared up before the response if the database fails, and the pause
 /// after each failure.
-const CLEAR_TRY_COUNT: u32 = 3;
+const CLEAR_TRY_COUNT: u32 = 2;
 const CLEAR_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
 
 /// The attempts of a registration that waits for another server.

@@ -1,13 +1,14 @@
 //! Locks of files and of Hub repositories, in this process and among all servers of the store.
 //!
-//! After `Ok` of [`Store::lock_files`] and [`Server::lock_hub_repo`], no other task of any server
-//! appends a record of these files or of this repository, or applies one, until the result is
-//! dropped. Registrations of the same file in two servers do not exclude each other. A crash
-//! releases all locks of the process.
+//! While the index cannot tell whether an earlier change was made, no locks are given. After `Ok`
+//! of [`Store::lock_files`] and [`Server::lock_hub_repo`], no other task of any server appends a
+//! record of these files or of this repository, or applies one, until the result is dropped.
+//! Registrations of the same file in two servers do not exclude each other. A crash releases all
+//! locks of the process.
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::error::StoreError;
 use super::file_locks::FileLock;
@@ -23,9 +24,13 @@ use crate::runtime::fair::Busy;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a change of a Hub repository waits for another server, which may be storing a commit of
-/// many files.
+/// How long a change of a Hub repository waits for another one, in this process and then in other
+/// servers: it may be storing a commit of many files.
 const HUB_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long the purge of a deleted repository waits, before that of the next one. A stop of the
+/// server waits for it.
+const PURGE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is done with locked files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +65,7 @@ impl Store {
         change: FileChange,
         patience: Duration,
     ) -> Result<LockedFiles, StoreError> {
+        self.unknown_outcomes.check()?;
         let files: Vec<FileHash> = files.into_iter().collect();
         let lock = self.file_locks.lock_within(patience, files.iter().copied()).await?;
         let keys = || match change {
@@ -122,12 +128,28 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Another server has it for too long, or the index does not respond.
+    /// Another change has it for too long, also one whose outcome is unknown; or the index does not
+    /// respond.
     pub(in crate::service) async fn lock_hub_repo(&self, storage_name: &str) -> Result<RepoLock, StoreError> {
+        self.lock_hub_repo_within(HUB_PATIENCE, storage_name).await
+    }
+
+    /// Waits for the lock of a Hub repository for a shorter time, to purge it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock_hub_repo`](Self::lock_hub_repo).
+    pub(in crate::service) async fn lock_hub_repo_to_purge(&self, storage_name: &str) -> Result<RepoLock, StoreError> {
+        self.lock_hub_repo_within(PURGE_PATIENCE, storage_name).await
+    }
+
+    async fn lock_hub_repo_within(&self, patience: Duration, storage_name: &str) -> Result<RepoLock, StoreError> {
+        self.store.unknown_outcomes.check()?;
         let name = storage_name.to_ascii_lowercase();
-        let lock = self.branch_locks.lock(name.clone()).await;
+        let lock = timeout(patience, self.branch_locks.lock(name.clone()));
+        let lock = lock.await.map_err(|_| Busy { is_above_share: false })?;
         let store_lock =
-            self.store.lock_store(|| StoreLockKeys::to_change_hub_repo(number_of(&name)), HUB_PATIENCE).await?;
+            self.store.lock_store(|| StoreLockKeys::to_change_hub_repo(number_of(&name)), patience).await?;
         Ok(RepoLock { _store_lock: store_lock, _lock: lock })
     }
 }

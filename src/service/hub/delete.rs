@@ -94,7 +94,7 @@ impl Server {
         for repo in self.store.deleted_repos().await? {
             loop {
                 let purged = async {
-                    let _lock = self.lock_hub_repo(&repo.storage_name).await?;
+                    let _lock = self.lock_hub_repo_to_purge(&repo.storage_name).await?;
                     self.purge_some(&repo).await
                 };
                 match purged.await {
@@ -113,7 +113,7 @@ impl Server {
         }
         // Also the names of repositories whose deletion has failed.
         for name in self.deleting.list() {
-            let lock = self.lock_hub_repo(&name).await?;
+            let Ok(lock) = self.lock_hub_repo_to_purge(&name).await else { continue };
             if self.store.index.find_deleted_stored_hub_repo(name.clone()).await?.is_none() {
                 self.deleting.remove(&name);
             }

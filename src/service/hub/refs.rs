@@ -126,7 +126,9 @@ impl Server {
             match &created {
                 Ok(None) => appended.roll_back().await,
                 Ok(Some(_)) => appended.retain(),
-                Err(_) => appended.retain_unknown().await,
+                Err(_) => {
+                    appended.retain_unknown().await;
+                }
             }
             Ok::<_, HubError>(created?.is_some())
         };

@@ -9,8 +9,9 @@
 
 use std::collections::BTreeMap;
 
+use super::appended::AppendedRecord;
 use super::record::{FromIndex, Later, Record, Registered, parse};
-use super::{AppendedRecord, Store, places_of};
+use super::{Store, places_of};
 use crate::format::shard::{FileInfo, Sha256, Shard, write_upload};
 use crate::format::{FileHash, RangeHash};
 use crate::index::{FileRecord, Sha256State};
@@ -90,7 +91,8 @@ impl Store {
     /// and have no record, and the next start or a rebuild would remove the file.
     pub(in crate::service) async fn settle_failed_removal(&self, removal: AppendedRecord, file: FileHash) {
         if self.index.is_shared() {
-            return removal.retain_unknown().await;
+            removal.retain_unknown().await;
+            return;
         }
         if let Err(error) = self.record_claims(file, removal.number()).await {
             tracing::warn!(%file, error = %chain(&error), "cannot record that a removal has failed");

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::AppendedRecord;
+use super::appended::{AppendedRecord, remove_parts};
 use super::record::{HubRecord, Record};
-use crate::blob::records::{RecordStore, Seq};
+use crate::blob::records::Seq;
 use crate::git::ObjectId;
 use crate::index::{HubBlob, HubCommit, HubRepo, HubTree, IndexError, RepoKind};
 use crate::runtime::telemetry::chain;
@@ -199,8 +199,7 @@ impl Store {
     /// whether it was made: it returns `None`, or else what the log must say. That is appended, so
     /// that no start and no rebuild applies the failed change after a later one that changes
     /// nothing and has no record. The record of the failed change may stay, if the index cannot
-    /// tell whether it was made. If the look or the append fails, the log may have only that one
-    /// until the index responds.
+    /// tell whether it was made. If the look or the append fails, the log may have only that one.
     ///
     /// # Errors
     ///
@@ -222,7 +221,10 @@ impl Store {
             }
             Err(error) => error,
         };
-        appended.retain_unknown().await;
+        if !appended.retain_unknown().await {
+            // The lock lasts until the outcome is known, so no later change precedes it.
+            return Err(error);
+        }
         let undone = match look.await {
             Ok(None) => return Ok(true),
             Ok(Some(present)) => match self.append_hub(present).await {
@@ -232,8 +234,8 @@ impl Store {
             Err(error) => Err(error.into()),
         };
         if let Err(error) = undone {
-            tracing::warn!(error = %chain(&error), "cannot record that a change of a repository failed; a start before \
-                the index responds may apply it");
+            tracing::warn!(error = %chain(&error), "cannot record that a change of a repository failed; the next start \
+                may apply it");
         }
         Err(error)
     }
@@ -309,14 +311,5 @@ impl Store {
         let seqs = earlier.iter().chain([&last]).map(|seq| seq.number()).collect();
         self.index.take_records(seqs).await?;
         Ok(self.index.set_hub_repo_recorded(id).await?)
-    }
-}
-
-/// Removes partial records of a change whose last record does not exist.
-pub(super) async fn remove_parts(records: &dyn RecordStore, earlier: &[Seq]) {
-    for seq in earlier {
-        if let Err(error) = records.remove(*seq).await {
-            tracing::warn!(record = %seq, error = %chain(&error), "cannot remove a part of a failed operation");
-        }
     }
 }

@@ -3,11 +3,11 @@
 //!
 //! A registration with new content has a record, which contains the files that are new to their
 //! repository. A removal has a record, and so does each change of a Hub repository ([`hub`]).
-//! Records are in a [`RecordStore`]. [`rebuild`] replays them, a start and GC compare the index
-//! with them, and pruning removes obsolete ones. The xorb list of a shard is not recorded, because
-//! the blobs have the same data. Also, a record with a xorb list and no files would take disk space
-//! that no quota limits. A rebuild makes those chunks of the named xorbs findable that are eligible
-//! for global deduplication.
+//! Records are in a [`RecordStore`](crate::blob::records::RecordStore). [`rebuild`] replays them, a
+//! start and GC compare the index with them, and pruning removes obsolete ones. The xorb list of a
+//! shard is not recorded, because the blobs have the same data. Also, a record with a xorb list and
+//! no files would take disk space that no quota limits. A rebuild makes those chunks of the named
+//! xorbs findable that are eligible for global deduplication.
 //!
 //! Order of effects: record durable → transaction of the index → response. So everything
 //! acknowledged has its record. A crash between the first two effects leaves a record whose change
@@ -18,14 +18,15 @@
 //! applies it. Only a rebuild then tries the registration again, without quotas.
 //!
 //! The index knows which records are open: those whose changes were not made, also if it has
-//! applied later ones. With one server a start applies the records that a crash has left open
-//! ([`Store::agree`]). With several servers those of a server that has ended, and those that could
-//! not be removed or may be stored after an error, are removed within seconds
-//! ([`Store::settle_ended`]).
+//! applied later ones. With one server a start applies the records that a crash has left open, or
+//! the end of the process while the index did not respond ([`Store::agree`]). With several servers
+//! those of a server that has ended, and those that could not be removed or may be stored after an
+//! error, are removed within seconds ([`Store::settle_ended`]).
 //!
 //! Records of one file are in the order in which the index applied them. The writer of a record
-//! holds the file's lock until its transaction, or the last step of the registration, is over. The
-//! same holds for the changes of a Hub repository, with the lock of its name.
+//! holds the file's lock until its transaction, or the last step of the registration, is over and
+//! its outcome is known. The same holds for the changes of a Hub repository, with the lock of its
+//! name.
 //!
 //! Not recorded are: uploads of xorbs without a registration, upload times, spent grants, leases,
 //! and the verification of sha256 claims. Damage of blobs and of records is detected by their
@@ -33,6 +34,7 @@
 //! removal.
 
 mod agree;
+mod appended;
 mod backfill;
 mod half_deleted;
 mod hub;
@@ -46,14 +48,13 @@ mod settle;
 mod tail;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::sleep;
 
 pub use self::agree::{Gap, Reconciled, check_owner, has_anything};
+pub use self::appended::AppendedRecord;
+pub(super) use self::appended::UnknownOutcomes;
 pub(super) use self::hub::HubChange;
 pub use self::prune::{Pruned, Pruning};
 pub use self::rebuilt::{RebuildError, Rebuilt};
@@ -65,134 +66,10 @@ use super::error::StoreError;
 use super::permits::PATIENCE;
 use super::register::distinct;
 use super::store_locks::{FileChange, LockedFiles};
-use crate::blob::records::{RecordStore, Seq};
+use crate::blob::records::Seq;
 use crate::format::shard::{Shard, parse_stored, write_upload};
 use crate::format::{FileHash, XorbHash};
-use crate::index::{Index, Registration, give_up_record};
-use crate::runtime::task::TaskGroup;
-use crate::runtime::telemetry::chain;
-
-/// How often, and after which pause each, one server asks whether a failed change was made before
-/// the client gets its error. Changes of the same files or repository wait meanwhile, and after
-/// that until the index responds. Unit tests let hundreds of changes fail.
-const UNKNOWN_TRY_COUNT: usize = 6;
-const UNKNOWN_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
-
-/// A record that was appended before its change. The caller holds this until the change was made or
-/// refused, and then calls [`retain`](Self::retain) or [`roll_back`](Self::roll_back).
-#[derive(Debug)]
-#[must_use = "the lock excludes other changes to these files"]
-pub struct AppendedRecord {
-    records: Arc<dyn RecordStore>,
-    index: Arc<dyn Index>,
-    seq: Seq,
-    /// Records of the same change that were appended before.
-    earlier: Vec<Seq>,
-    /// The lock of its files or of its Hub repository, and what else must last until the outcome
-    /// of the change is known.
-    held: Vec<Box<dyn Debug + Send + Sync>>,
-}
-
-impl AppendedRecord {
-    /// The number of the record, for the transaction that applies it.
-    #[must_use]
-    pub const fn number(&self) -> u64 {
-        self.seq.number()
-    }
-
-    /// Keeps the record, because the change was made.
-    pub fn retain(self) {}
-
-    /// Holds this, too, until the outcome of the change is known.
-    pub(super) fn holding(mut self, lock: impl Debug + Send + Sync + 'static) -> Self {
-        self.held.push(Box::new(lock));
-        self
-    }
-
-    /// After an error of the transaction: keeps the record if the change was made, and otherwise
-    /// removes it. With several servers it is given up if the index does not respond.
-    ///
-    /// With one server, a task asks the index until it responds, and holds the locks of the change:
-    /// a later change of the same files or repository must not be acknowledged before this one is
-    /// settled. If the process ends before, the next start applies the record.
-    pub async fn retain_unknown(self) {
-        for _ in 0..UNKNOWN_TRY_COUNT {
-            match self.index.is_record_open(self.number()).await {
-                Ok(is_open) => return self.settle(is_open).await,
-                Err(error) => {
-                    tracing::warn!(record = %self.seq, error = %chain(&error), "cannot tell whether a failed \
-                    change was made")
-                }
-            }
-            if self.index.is_shared() {
-                return give_up_record(self.index.as_ref(), self.number()).await;
-            }
-            sleep(UNKNOWN_PAUSE).await;
-        }
-        tracing::warn!(record = %self.seq, "other changes of the same files or repository wait until the index tells \
-            whether this one was made");
-        TaskGroup::new().spawn(async move {
-            loop {
-                if let Ok(is_open) = self.index.is_record_open(self.number()).await {
-                    return self.settle(is_open).await;
-                }
-                sleep(UNKNOWN_PAUSE).await;
-            }
-        });
-    }
-
-    /// Removes the record if the index says that it is open, so its change was not made.
-    async fn settle(self, is_open: Option<bool>) {
-        if is_open == Some(true) {
-            self.roll_back().await;
-        }
-    }
-
-    /// Keeps the record of a change that was made without marking the record as applied, and marks
-    /// it now. Until then `zorb backup` takes it for one that must be applied first. With several
-    /// servers a start takes it for one of a database that was set back.
-    pub async fn retain_applied(self) -> Result<(), StoreError> {
-        self.mark_considered().await
-    }
-
-    /// Removes the record, because the change was not made or changed nothing. If the record cannot
-    /// be removed, the index marks it as applied: a start applies only open records and those after
-    /// the last applied one. Otherwise the next start would apply a refused registration. With
-    /// several servers it is given up instead: its removal may be under way, and must not meet a
-    /// record that the index has considered.
-    pub async fn roll_back(self) {
-        // The last record first: the others have no effect without it.
-        let removed = self.records.remove(self.seq).await;
-        hub::remove_parts(self.records.as_ref(), &self.earlier).await;
-        let Err(error) = removed else { return self.close().await };
-        tracing::warn!(record = %self.seq, error = %chain(&error), "cannot roll back the record of a failed operation");
-        if self.index.is_shared() {
-            return give_up_record(self.index.as_ref(), self.number()).await;
-        }
-        if let Err(error) = self.mark_considered().await {
-            tracing::warn!(record = %self.seq, error = %chain(&error), "cannot mark the record of a failed operation \
-                as considered; the next start may apply it");
-        }
-    }
-
-    /// Says that nothing is to be done about the record any more. If that fails with several
-    /// servers, the record is removed once this process has ended.
-    async fn close(&self) {
-        if let Err(error) = self.index.close_record(self.seq.number()).await {
-            tracing::warn!(record = %self.seq, error = %chain(&error), "cannot close a record");
-        }
-    }
-
-    /// Marks the record as applied, whether its change was made or refused. Does so only if the
-    /// record still exists, because a start expects the last applied record to exist.
-    async fn mark_considered(&self) -> Result<(), StoreError> {
-        if self.records.read(self.seq).await?.is_some() {
-            let seqs = self.earlier.iter().chain([&self.seq]);
-            self.index.take_records(seqs.map(|seq| seq.number()).collect()).await?;
-        }
-        Ok(())
-    }
-}
+use crate::index::Registration;
 
 impl Store {
     /// Appends the record of a registration. The index then decides whether the registration is
@@ -296,7 +173,7 @@ impl Store {
 
     fn appended(&self, seq: Seq, earlier: Vec<Seq>, lock: Option<LockedFiles>) -> AppendedRecord {
         let (records, index) = (Arc::clone(&self.records), Arc::clone(&self.index));
-        let appended = AppendedRecord { records, index, seq, earlier, held: Vec::new() };
+        let appended = AppendedRecord::new(records, index, Arc::clone(&self.unknown_outcomes), seq, earlier);
         match lock {
             Some(lock) => appended.holding(lock),
             None => appended,

@@ -66,6 +66,8 @@ pub(super) struct Others {
     pub(super) was_set_back: bool,
     /// Whether the index cannot tell if the change of a record was made, also with one server.
     pub(super) cannot_tell: bool,
+    /// Whether the index does not respond when it is asked for that.
+    pub(super) is_silent: bool,
 }
 
 #[derive(Debug)]
@@ -648,6 +650,9 @@ impl RecordIndex for FaultyIndex {
     fn is_record_open(&self, seq: u64) -> BoxFuture<'_, Result<Option<bool>, IndexError>> {
         if self.faults.is_shared() || self.faults.others().cannot_tell {
             return async { Ok(None) }.boxed();
+        }
+        if self.faults.others().is_silent {
+            return async { Err(index_error()) }.boxed();
         }
         self.faults.around("is_record_open", self.inner.is_record_open(seq), index_error).boxed()
     }

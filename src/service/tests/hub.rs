@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::time::timeout;
 
 use super::claims::writer;
 use super::records::{prune, rebuild};
@@ -403,22 +404,32 @@ async fn change_and_fail(cannot_tell: bool) {
 /// Until the index tells whether the change was made, its repository stays locked.
 #[tokio::test]
 async fn change_in_an_outage_is_settled_before_the_next_one() {
-    let setup = setup_before(1).await;
-    let server = setup.process();
-    let (before, records) = (seen(&server).await, setup.record_seqs().await.len());
-    let name = open(&server, "repo").await.unwrap().repo.storage_name.clone();
-    setup.faults.break_at("move_hub_ref", Moment::Before);
-    commit(&server, "repo", vec![put("lost.txt")]).await.unwrap_err();
-    // Those of the contents and of the commit.
-    assert_eq!(setup.record_seqs().await.len(), records + 2);
-    assert!(server.lock_hub_repo(&name).now_or_never().is_none());
-    assert_eq!(setup.faults.disarm(), Some("move_hub_ref"));
-    drop(server.lock_hub_repo(&name).await.unwrap());
-    assert_eq!(setup.record_seqs().await.len(), records + 1);
-    assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 0);
-    assert_eq!(seen(&setup.process()).await, before);
-    commit(&server, "repo", vec![put("a.txt")]).await.unwrap();
-    check_rebuilt(&setup, 0, &seen(&server).await).await;
+    let changes = [
+        (0, "create_hub_repo"),
+        (1, "move_hub_ref"),
+        (3, "create_hub_ref"),
+        (4, "set_hub_repo_private"),
+        (5, "move_hub_ref"),
+        (6, "delete_hub_ref"),
+    ];
+    for (number, operation) in changes {
+        let setup = setup_before(number).await;
+        let server = setup.process();
+        let before = seen(&server).await;
+        let name = name("repo").storage_name();
+        let patience = Duration::from_secs(20);
+        setup.faults.break_at(operation, Moment::Before);
+        Box::pin(change(&server, number)).await.unwrap_err();
+        let during = setup.record_seqs().await;
+        assert!(server.branch_locks.lock(name.clone()).now_or_never().is_none(), "{operation}");
+        assert_eq!(setup.faults.disarm(), Some(operation));
+        drop(timeout(patience, server.branch_locks.lock(name)).await.unwrap());
+        assert_eq!(setup.record_seqs().await, during[..during.len() - 1], "{operation}");
+        assert_eq!(setup.process().store.agree(false).await.unwrap().applied_count, 0, "{operation}");
+        assert_eq!(seen(&setup.process()).await, before, "{operation}");
+        Box::pin(change(&server, number)).await.unwrap();
+        check_rebuilt(&setup, 0, &seen(&server).await).await;
+    }
 }
 
 /// A copy has what it copies also if the record that added it is lost. A squash has not.

@@ -16,9 +16,8 @@ use crate::format::shard::{FileInfo, Shard, write_upload};
 use crate::format::xorb::BuiltXorb;
 use crate::index::{RecordIndex, UsageIndex};
 use crate::runtime::fair::Tenant;
-use crate::service::error::RegisterError;
+use crate::service::error::{RegisterError, StoreError};
 use crate::service::permits::PATIENCE;
-use crate::service::store_locks::FileChange;
 use crate::service::{BodyError, Limits, Quotas, ReceivedShard};
 
 /// More files than a test registers in one transaction.
@@ -105,15 +104,17 @@ async fn outage_leaves_nothing_of_a_registration_after_it() {
         let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));
         let (server, files) =
             (setup.process(), if operation == "register" { files(&xorb)[..1].to_vec() } else { files(&xorb) });
-        let lock = |patience| server.store.lock_files(files.iter().map(|file| file.hash), FileChange::Other, patience);
+        let lock = |patience| server.store.file_locks.lock_within(patience, files.iter().map(|file| file.hash));
         upload_as(&server, "org/a", &xorb).await;
         setup.faults.break_at(operation, Moment::Before);
         server.register(&writer("org/a"), shard(&files)).await.unwrap_err();
         assert_eq!(setup.record_seqs().await.len(), 1, "{operation}");
         assert!(lock(Duration::ZERO).await.is_err(), "{operation}");
+        assert!(server.deleting.has_registration("org/a"), "{operation}");
         assert_eq!(setup.faults.disarm(), Some(operation));
         drop(lock(PATIENCE).await.unwrap());
         assert_eq!(setup.record_seqs().await, [], "{operation}");
+        assert!(!server.deleting.has_registration("org/a"), "{operation}");
         let is_cleared = async {
             while setup.index.left_row_count().await != 0 {
                 yield_now().await;
@@ -126,6 +127,31 @@ async fn outage_leaves_nothing_of_a_registration_after_it() {
         server.register(&writer("org/a"), shard(&files)).await.unwrap();
         assert_eq!(visible(&setup, &files).await, files.len(), "{operation}");
     }
+}
+
+#[tokio::test]
+async fn outage_refuses_further_changes_before_their_records() {
+    let (setup, xorb) = (Setup::new().await, xorb_of(&[0, 1, 2, 3, 4, 5]));
+    let (server, files) = (setup.process(), files(&xorb));
+    upload_as(&server, "org/a", &xorb).await;
+    server.register(&writer("org/a"), shard(&files[..1])).await.unwrap();
+    // Only this question fails, so nothing else refuses the next changes.
+    setup.faults.others().is_silent = true;
+    setup.faults.arm_at("register", Moment::Before);
+    server.register(&writer("org/a"), shard(&files[1..2])).await.unwrap_err();
+    let refused = server.register(&writer("org/a"), shard(&files[2..3])).await.unwrap_err();
+    assert!(matches!(refused, RegisterError::Store(StoreError::Index(_))), "{refused:?}");
+    assert!(server.remove_file(&writer("org/a"), files[0].hash, None).await.is_err());
+    assert!(server.lock_hub_repo("models/org/a").await.is_err());
+    assert_eq!(setup.record_seqs().await.len(), 2);
+    setup.faults.others().is_silent = false;
+    let is_accepted = async {
+        while server.register(&writer("org/a"), shard(&files)).await.is_err() {
+            yield_now().await;
+        }
+    };
+    timeout(PATIENCE, is_accepted).await.unwrap();
+    assert_eq!(visible(&setup, &files).await, files.len());
 }
 
 #[tokio::test]

@@ -34,21 +34,18 @@ pub(super) enum ClaimOutcome {
 
 impl ClaimIndex for SqliteIndex {
     fn find_sha256(&self, sha256: Sha256, reader: Reader) -> BoxFuture<'_, Result<Option<KnownSha256>, IndexError>> {
-        // `NOT IN hidden` would take longer, as in `find_file`.
         const SQL: &str = "SELECT hash, raw_len, sha256_state FROM files WHERE sha256 = ?1 AND sha256_state IN (1, 2) \
-             AND NOT EXISTS (SELECT 1 FROM hidden WHERE hidden.id = files.registration) AND \
+             AND files.registration NOT IN hidden AND \
              (?2 IS NULL AND sha256_state = 2 OR EXISTS (SELECT 1 FROM file_repos \
-             WHERE file_id = files.id AND repo = coalesce(?2, '*') \
-             AND NOT EXISTS (SELECT 1 FROM hidden WHERE hidden.id = file_repos.registration) AND \
-             (sha256_state = 2 OR has_claimed = 1 AND claim IS NULL \
-             AND NOT EXISTS (SELECT 1 FROM hidden WHERE hidden.id = claim_registration)))) \
+             WHERE file_id = id AND repo = coalesce(?2, '*') AND registration NOT IN hidden AND \
+             (sha256_state = 2 OR has_claimed = 1 AND claim IS NULL AND claim_registration NOT IN hidden))) \
              ORDER BY sha256_state DESC, id LIMIT 1";
         // A claim of this repository that differs from the unverified sha256 in `files`, which
         // another repository has claimed.
         const OWN: &str = "SELECT hash, raw_len, sha256_state FROM file_repos JOIN files ON id = file_id \
              WHERE claim = ?1 AND repo = coalesce(?2, '*') AND sha256_state = 1 \
-             AND NOT EXISTS (SELECT 1 FROM hidden WHERE hidden.id IN \
-             (files.registration, file_repos.registration, claim_registration)) ORDER BY id LIMIT 1";
+             AND files.registration NOT IN hidden AND file_repos.registration NOT IN hidden \
+             AND claim_registration NOT IN hidden ORDER BY id LIMIT 1";
         row! { Found { hash: FileHash, raw_len: u64, sha256_state: i64 } }
         async move {
             for sql in [SQL, OWN] {

@@ -67,15 +67,11 @@ impl FileIndex for SqliteIndex {
     ) -> BoxFuture<'_, Result<Option<FileRow>, IndexError>> {
         // Returns every run that begins within the part, and the last run that begins before it. If
         // there is no such run, returns one row without terms. The hash is only for errors.
-        //
-        // `NOT IN hidden` would make a temporary table of the hidden registrations first, which
-        // takes longer than the lookup of one row.
         const SQL: &str = "SELECT hash, raw_len, start, terms FROM files LEFT JOIN file_terms ON file_id = id \
              AND start >= coalesce((SELECT max(start) FROM file_terms WHERE file_id = id AND start <= ?3), 0) \
              AND start < ?4 \
-             WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM hidden WHERE hidden.id = files.registration) \
-             AND (?2 IS NULL OR EXISTS (SELECT 1 FROM file_repos WHERE file_id = files.id AND repo = ?2 \
-             AND NOT EXISTS (SELECT 1 FROM hidden WHERE hidden.id = file_repos.registration))) \
+             WHERE hash = ?1 AND files.registration NOT IN hidden AND (?2 IS NULL OR EXISTS \
+             (SELECT 1 FROM file_repos WHERE file_id = id AND repo = ?2 AND registration NOT IN hidden)) \
              ORDER BY start";
         row! { Run { raw_len: u64, start: Option<u64>, terms: Option<Vec<Term>> } }
         let inside = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);

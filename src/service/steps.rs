@@ -27,9 +27,8 @@ const DEDUP_STEP_COUNT: usize = if cfg!(test) { 2 } else { 512 };
 const RIVAL_TRY_COUNT: u32 = 300;
 const RIVAL_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often a registration is cleared up before the response if the database fails, and the pause
-/// after each failure.
-const CLEAR_TRY_COUNT: u32 = 2;
+/// The pause before a registration is cleared up again, after a failure of the database. Once more
+/// before the response, and then in a task.
 const CLEAR_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
 
 /// The attempts of a registration that waits for another server.
@@ -125,21 +124,21 @@ impl Store {
         };
         let registered = self.write_in_steps((steps, tenant), begun, registration, start, record).await;
         let is_made = matches!(registered, Ok(Registered::New | Registered::Added));
-        for _ in 0..CLEAR_TRY_COUNT {
-            match self.clear_registration(steps, tenant, begun, is_made).await {
-                Ok(()) => return Ok(registered?),
-                Err(error) => {
-                    tracing::warn!(error = %chain(&error), "could not clear up after a registration; retrying");
-                }
-            }
+        let (index, clock, steps) = (Arc::clone(&self.index), Arc::clone(&self.clock), steps.clone());
+        let clearing = Clearing { index, clock, steps, tenant, begun, is_made };
+        let mut cleared = clearing.run().await;
+        if let Err(error) = &cleared {
+            tracing::warn!(error = %chain(error), "could not clear up after a registration; retrying");
             sleep(CLEAR_PAUSE).await;
+            cleared = clearing.run().await;
         }
-        let (index, clock) = (Arc::clone(&self.index), Arc::clone(&self.clock));
-        TaskGroup::new().spawn(async move {
-            while clear_in_background(index.as_ref(), clock.as_ref(), begun).await.is_err() {
-                sleep(CLEAR_PAUSE).await;
-            }
-        });
+        if cleared.is_err() {
+            TaskGroup::new().spawn(async move {
+                while clearing.run().await.is_err() {
+                    sleep(CLEAR_PAUSE).await;
+                }
+            });
+        }
         Ok(registered?)
     }
 
@@ -182,34 +181,32 @@ impl Store {
         }
         Ok(outcome)
     }
+}
 
-    /// Abandons this registration unless it was made. Then discards, step by step, what it has
-    /// left. Not what others have left: a client waits for this.
-    async fn clear_registration(
-        &self,
-        steps: &FairGate,
-        tenant: Tenant,
-        begun: OpenRegistration,
-        is_made: bool,
-    ) -> Result<(), IndexError> {
-        if !is_made {
+/// A registration whose steps are over, with what clears up after it.
+struct Clearing {
+    index: Arc<dyn Index>,
+    clock: Arc<dyn Clock>,
+    steps: FairGate,
+    tenant: Tenant,
+    begun: OpenRegistration,
+    is_made: bool,
+}
+
+impl Clearing {
+    /// Abandons the registration unless it was made. Then discards, step by step, what it has left.
+    /// Not what others have left: a client waits for this.
+    async fn run(&self) -> Result<(), IndexError> {
+        if !self.is_made {
             // If the publication was committed although it returned an error, the registration
             // stays published.
-            self.index.abandon_registrations(Some(begun.id)).await?;
+            self.index.abandon_registrations(Some(self.begun.id)).await?;
         }
         loop {
-            let _permit = steps.wait(tenant, 1).await;
-            if !self.index.sweep_registrations(Some(begun.id), self.clock.now()).await? {
+            let _permit = self.steps.wait(self.tenant, 1).await;
+            if !self.index.sweep_registrations(Some(self.begun.id), self.clock.now()).await? {
                 return Ok(());
             }
         }
     }
-}
-
-/// Abandons a registration, unless it was published, and discards what it has left. Without permits
-/// for the steps: few registrations fail with the database.
-async fn clear_in_background(index: &dyn Index, clock: &dyn Clock, begun: OpenRegistration) -> Result<(), IndexError> {
-    index.abandon_registrations(Some(begun.id)).await?;
-    while index.sweep_registrations(Some(begun.id), clock.now()).await? {}
-    Ok(())
 }

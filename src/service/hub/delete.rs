@@ -113,7 +113,11 @@ impl Server {
         }
         // Also the names of repositories whose deletion has failed.
         for name in self.deleting.list() {
-            let Ok(lock) = self.lock_hub_repo_to_purge(&name).await else { continue };
+            let lock = match self.lock_hub_repo_to_purge(&name).await {
+                Ok(lock) => lock,
+                Err(StoreError::Busy(_)) => continue,
+                Err(error) => return Err(error.into()),
+            };
             if self.store.index.find_deleted_stored_hub_repo(name.clone()).await?.is_none() {
                 self.deleting.remove(&name);
             }

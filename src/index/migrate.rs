@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
-use sqlx::{Row, SqlSafeStr, SqlitePool};
+use sqlx::{Connection, Row, SqlSafeStr, SqliteConnection};
 use thiserror::Error;
 
 use super::error::{IndexError, IndexErrorKind};
@@ -72,21 +72,21 @@ pub(super) const POSTGRES: Migrations = &[
 ///
 /// Refuses a database of a newer version, and one whose applied migrations differ from the built-in
 /// ones.
-pub(super) async fn run(pool: &SqlitePool) -> Result<(), IndexError> {
+pub(super) async fn run(connection: &mut SqliteConnection) -> Result<(), IndexError> {
     let op = "bring the schema up to date";
     let migrated = async {
         let is_empty = "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)";
-        if !sqlx::query(is_empty).fetch_one(pool).await?.try_get(0)? {
-            return migrator(SQLITE).run(pool).await;
-        }
-        let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
         // As `run`, which the compiler refuses for a reference in a future that is `Send`.
+        if !sqlx::query(is_empty).fetch_one(&mut *connection).await?.try_get(0)? {
+            return migrator(SQLITE).run_direct(None, &mut *connection, false).await;
+        }
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await?;
         migrator(SQLITE).run_direct(None, &mut *tx, false).await?;
         Ok(tx.commit().await?)
     };
     match migrated.await {
         Ok(()) => Ok(()),
-        Err(error) => Err(failure(op, SQLITE, error, version(pool).await.ok(), map)),
+        Err(error) => Err(failure(op, SQLITE, error, version(connection).await.ok(), map)),
     }
 }
 
@@ -132,8 +132,8 @@ struct OtherVersion {
 }
 
 /// Checks that the database has the schema version of this program, and changes nothing.
-pub(super) async fn check(op: &'static str, pool: &SqlitePool) -> Result<(), IndexError> {
-    let found = version(pool).await.map_err(|error| map(op, error))?;
+pub(super) async fn check(op: &'static str, connection: &mut SqliteConnection) -> Result<(), IndexError> {
+    let found = version(connection).await.map_err(|error| map(op, error))?;
     compare(op, SQLITE, found, "use the zorb that serves it")
 }
 
@@ -155,7 +155,7 @@ pub(super) fn compare(
 }
 
 /// The schema version of the database.
-async fn version(pool: &SqlitePool) -> sqlx::Result<i64> {
+async fn version(connection: &mut SqliteConnection) -> sqlx::Result<i64> {
     let sql = "SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success";
-    sqlx::query(sql).fetch_one(pool).await?.try_get(0)
+    sqlx::query(sql).fetch_one(connection).await?.try_get(0)
 }

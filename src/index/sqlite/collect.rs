@@ -225,7 +225,7 @@ impl SqliteIndex {
     pub(crate) async fn corrupt(&self, sql: &'static str) {
         let mut connection = self.writer.acquire().await.unwrap();
         for sql in ["PRAGMA foreign_keys = OFF", sql, "PRAGMA foreign_keys = ON"] {
-            sqlx::query(sql).execute(&mut *connection).await.unwrap();
+            sqlx::query(sql).execute(connection.parts().0).await.unwrap();
         }
     }
 }

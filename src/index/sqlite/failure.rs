@@ -1,8 +1,6 @@
 //! Maps sqlx errors of SQLite to [`IndexError`]s. Only this module and `postgres/failure.rs`
 //! inspect sqlx errors.
 
-use sqlx::{Connection, SqliteConnection};
-
 use crate::index::error::{Inconsistent, IndexError, IndexErrorKind};
 use crate::runtime::outage::Outage;
 
@@ -47,20 +45,6 @@ const fn kind(code: i64) -> IndexErrorKind {
         (_, CANTOPEN) => IndexErrorKind::Outage(Outage::CannotOpen),
         (_, CORRUPT | NOTADB) => IndexErrorKind::Damaged,
         _ => IndexErrorKind::Other,
-    }
-}
-
-/// Whether a connection can begin to write, now or when no other process writes. If it cannot, the
-/// pool closes it and opens another one.
-///
-/// If a file cannot be written, SQLite opens it for reading only and reports no error. Such a
-/// connection stays read-only after the file system is writable again. Also, a transaction whose
-/// commit failed can stay open on its connection, which then cannot begin another one.
-pub(super) async fn can_write(connection: &mut SqliteConnection) -> bool {
-    match connection.begin_with("BEGIN IMMEDIATE").await {
-        Ok(transaction) => transaction.rollback().await.is_ok(),
-        // Another process is writing, such as `zorb gc`: this connection is usable.
-        Err(error) => matches!(map("begin to write", error).kind, IndexErrorKind::Unavailable),
     }
 }
 

@@ -42,9 +42,7 @@ mod usage;
 mod wal;
 mod xorbs;
 
-use sqlx::SqlitePool;
-
-use self::connect::LongestWrite;
+use self::connect::Connections;
 pub(super) use self::failure::map;
 pub use self::replace::Replacement;
 use super::Index;
@@ -59,9 +57,8 @@ const READER_COUNT: u32 = 4;
 /// A SQLite file as an [`Index`].
 #[derive(Clone, Debug)]
 pub struct SqliteIndex {
-    writer: SqlitePool,
-    readers: SqlitePool,
-    longest_write: LongestWrite,
+    writer: Connections,
+    readers: Connections,
     closed: ClosedRecords,
     /// Whether every registration is written in steps, even a short one.
     #[cfg(test)]

@@ -6,11 +6,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
-use super::connect::{LongestWrite, pool_options, sync_parent};
-use super::failure::can_write;
+use super::connect::{Connections, sync_parent};
 use super::{READER_COUNT, SqliteIndex, map, wal};
 use crate::index::error::{IndexError, IndexErrorKind};
 use crate::index::migrate;
@@ -58,33 +56,12 @@ impl SqliteIndex {
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(5));
         let op = "open the database";
-        let longest_write = LongestWrite::default();
-        let (begins, ends) = (longest_write.clone(), longest_write.clone());
-        let writer = pool_options(1).before_acquire(move |connection, _| {
-            let begins = begins.clone();
-            Box::pin(async move {
-                let is_fit = can_write(connection).await;
-                begins.begin();
-                Ok(is_fit)
-            })
-        });
-        // sqlx does not call `before_acquire` for a new connection.
-        let begins_fresh = longest_write.clone();
-        let writer = writer.after_connect(move |_, _| {
-            begins_fresh.begin();
-            Box::pin(async { Ok(()) })
-        });
-        let writer = writer.after_release(move |_, _| {
-            ends.end();
-            Box::pin(async { Ok(true) })
-        });
-        let caching = options.clone().pragma("cache_size", WRITER_CACHE_KIB);
-        let writer = writer.connect_with(caching).await.map_err(|error| map(op, error))?;
-        migrate::run(&writer).await?;
+        let writer = Connections::new(options.clone().pragma("cache_size", WRITER_CACHE_KIB), 1);
+        migrate::run(writer.acquire().await.map_err(|error| map(op, error))?.parts().0).await?;
         sync_parent(path)?;
-        let readers = pool_options(READER_COUNT);
-        let readers = readers.connect_with(options.create_if_missing(false)).await.map_err(|error| map(op, error))?;
-        let index = Self::of(writer, readers, longest_write);
+        let readers = Connections::new(options.create_if_missing(false), READER_COUNT);
+        drop(readers.acquire().await.map_err(|error| map(op, error))?);
+        let index = Self::of(writer, readers);
         // The schema of a new index is in the WAL only. While the file lacks it, a checkpoint needs
         // disk space, and on a disk that fills up at once the WAL could never be reused. A failure
         // loses nothing, and the server logs that of its next checkpoint.
@@ -107,17 +84,15 @@ impl SqliteIndex {
             .read_only(true)
             .create_if_missing(false)
             .busy_timeout(Duration::from_secs(5));
-        let pool = pool_options(READER_COUNT);
-        let readers = pool.connect_with(options).await.map_err(|error| map(op, error))?;
-        migrate::check(op, &readers).await?;
-        Ok(Self::of(readers.clone(), readers, LongestWrite::default()))
+        let readers = Connections::new(options, READER_COUNT);
+        migrate::check(op, readers.acquire().await.map_err(|error| map(op, error))?.parts().0).await?;
+        Ok(Self::of(readers.clone(), readers))
     }
 
-    fn of(writer: SqlitePool, readers: SqlitePool, longest_write: LongestWrite) -> Self {
+    fn of(writer: Connections, readers: Connections) -> Self {
         Self {
             writer,
             readers,
-            longest_write,
             closed: ClosedRecords::default(),
             #[cfg(test)]
             registers_in_steps: false,
@@ -153,7 +128,8 @@ mod template {
     use std::io::Write as _;
     use std::path::Path;
 
-    use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+    use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
+    use sqlx::{ConnectOptions, Connection};
     use tokio::sync::OnceCell;
 
     static TEMPLATE: OnceCell<Vec<u8>> = OnceCell::const_new();
@@ -178,9 +154,9 @@ mod template {
         let path = directory.path().join("template.sqlite");
         let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
         let options = options.journal_mode(SqliteJournalMode::Wal).foreign_keys(true);
-        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
-        crate::index::migrate::run(&pool).await.unwrap();
-        pool.close().await;
+        let mut connection = options.connect().await.unwrap();
+        crate::index::migrate::run(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
         std::fs::read(&path).unwrap()
     }
 }

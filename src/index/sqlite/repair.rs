@@ -319,6 +319,6 @@ impl SqliteIndex {
     /// Runs a statement that violates foreign keys, as a damaged disk or a bug would.
     pub(crate) async fn tamper(&self, sql: &str) {
         let sql = format!("PRAGMA foreign_keys = OFF; {sql}; PRAGMA foreign_keys = ON");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&self.writer).await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(self.writer.acquire().await.unwrap().parts().0).await.unwrap();
     }
 }

@@ -16,7 +16,7 @@ use crate::index::usage::{RepoUsage, Usage, UsageIndex};
 impl UsageIndex for SqliteIndex {
     /// Also here, because `/metrics` reads it: the longest wait of writers for one other writer.
     fn longest_write(&self) -> Duration {
-        self.longest_write.get()
+        self.writer.longest_use()
     }
 
     fn repo_usage(&self, repo: String) -> BoxFuture<'_, Result<Usage, IndexError>> {
@@ -101,7 +101,7 @@ impl SqliteIndex {
              WHERE removed_at IS NULL AND is_counted = 1 ORDER BY 1";
         let mut both = [Vec::new(), Vec::new()];
         for (lines, sql) in both.iter_mut().zip([STORED, COUNTED]) {
-            let rows = sqlx::query(sql).fetch_all(&self.readers).await.unwrap();
+            let rows = sqlx::query(sql).fetch_all(self.readers.acquire().await.unwrap().parts().0).await.unwrap();
             lines.extend(rows.iter().map(|row| sqlx::Row::get::<String, _>(row, 0)));
         }
         both
@@ -109,6 +109,6 @@ impl SqliteIndex {
 
     /// Runs a statement; returns whether the database allows it.
     pub(in crate::index) async fn is_accepted(&self, sql: &str) -> bool {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&self.writer).await.is_ok()
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(self.writer.acquire().await.unwrap().parts().0).await.is_ok()
     }
 }

@@ -51,6 +51,8 @@ impl SqliteIndex {
 mod tests {
     use std::path::{Path, PathBuf};
 
+    use sqlx::Connection;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -59,18 +61,27 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("index.sqlite");
         let index = SqliteIndex::open(&path).await.unwrap();
-        sqlx::query("CREATE TABLE filler (bytes BLOB)").execute(&index.writer).await.unwrap();
+        sqlx::query("CREATE TABLE filler (bytes BLOB)")
+            .execute(index.writer.acquire().await.unwrap().parts().0)
+            .await
+            .unwrap();
         (directory, path, index)
     }
 
     async fn write_mib(index: &SqliteIndex, count: usize) {
         for _ in 0..count {
-            sqlx::query("INSERT INTO filler VALUES (zeroblob(1 << 20))").execute(&index.writer).await.unwrap();
+            sqlx::query("INSERT INTO filler VALUES (zeroblob(1 << 20))")
+                .execute(index.writer.acquire().await.unwrap().parts().0)
+                .await
+                .unwrap();
         }
     }
 
     async fn read_mib(index: &SqliteIndex) -> i64 {
-        sqlx::query_scalar("SELECT count(*) FROM filler").fetch_one(&index.readers).await.unwrap()
+        sqlx::query_scalar("SELECT count(*) FROM filler")
+            .fetch_one(index.readers.acquire().await.unwrap().parts().0)
+            .await
+            .unwrap()
     }
 
     fn len(path: &Path) -> u64 {
@@ -102,7 +113,8 @@ mod tests {
     #[tokio::test]
     async fn writes_follow_a_checkpoint_and_reads_see_the_state_before() {
         let (_directory, path, index) = open().await;
-        let mut reading = index.readers.begin().await.unwrap();
+        let mut reader = index.readers.acquire().await.unwrap();
+        let mut reading = reader.parts().0.begin().await.unwrap();
         let seen = "SELECT count(*) FROM filler";
         assert_eq!(sqlx::query_scalar::<_, i64>(seen).fetch_one(&mut *reading).await.unwrap(), 0);
         write_mib(&index, 4).await;

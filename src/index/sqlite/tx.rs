@@ -142,7 +142,15 @@ impl Held {
         *condition = Condition::Idle;
         // After the wait for another process that has the write lock.
         let began = Instant::now();
-        Ok(Tx { op, transaction, is_writing: true, condition, began, closed })
+        Ok(Tx {
+            op,
+            transaction,
+            #[cfg(any(test, feature = "full-tests"))]
+            is_writing: true,
+            condition,
+            began,
+            closed,
+        })
     }
 
     /// Begins a transaction whose statements read one snapshot.
@@ -153,7 +161,15 @@ impl Held {
         *condition = Condition::Failed;
         let transaction = run(op, connection.begin()).await?;
         *condition = Condition::Idle;
-        Ok(Tx { op, transaction, is_writing: false, condition, began, closed })
+        Ok(Tx {
+            op,
+            transaction,
+            #[cfg(any(test, feature = "full-tests"))]
+            is_writing: false,
+            condition,
+            began,
+            closed,
+        })
     }
 }
 
@@ -162,6 +178,8 @@ impl Held {
 pub(super) struct Tx<'c> {
     op: &'static str,
     transaction: Transaction<'c, Sqlite>,
+    /// Whether tests may make its statements fail.
+    #[cfg(any(test, feature = "full-tests"))]
     is_writing: bool,
     condition: &'c mut Condition,
     began: Instant,

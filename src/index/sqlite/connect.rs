@@ -2,8 +2,8 @@
 //!
 //! An operation that has ended gives its connection to the next one at once. sqlx's own pool does
 //! so in a task, after two changes of thread that test the connection: with several writers, each
-//! waited for that of the one before. A connection to a local file does not break. One
-//! whose statement has failed is closed, and the next operation opens another.
+//! waited for that of the one before. A connection to a local file does not break. One whose
+//! statement has failed is closed, and the next operation opens another.
 
 use std::fs::File;
 use std::path::Path;

@@ -47,7 +47,7 @@ impl SqliteIndex {
              + (SELECT count(*) FROM xorb_files WHERE file_id NOT IN (SELECT id FROM files)) \
              + (SELECT count(*) FROM file_repos WHERE file_id NOT IN (SELECT id FROM files)) \
              + (SELECT count(*) FROM repo_files WHERE file_id NOT IN (SELECT id FROM files))";
-        sqlx::query_scalar(SQL).fetch_one(self.readers.acquire().await.unwrap().parts().0).await.unwrap()
+        self.read("count rows").one(query(SQL)).await.unwrap()
     }
 
     /// Runs any statement: `?1` is a hash, `?2` a number.

@@ -61,27 +61,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("index.sqlite");
         let index = SqliteIndex::open(&path).await.unwrap();
-        sqlx::query("CREATE TABLE filler (bytes BLOB)")
-            .execute(index.writer.acquire().await.unwrap().parts().0)
-            .await
-            .unwrap();
+        index.write("create").execute(sqlx::query("CREATE TABLE filler (bytes BLOB)")).await.unwrap();
         (directory, path, index)
     }
 
     async fn write_mib(index: &SqliteIndex, count: usize) {
         for _ in 0..count {
-            sqlx::query("INSERT INTO filler VALUES (zeroblob(1 << 20))")
-                .execute(index.writer.acquire().await.unwrap().parts().0)
-                .await
-                .unwrap();
+            index.write("fill").execute(sqlx::query("INSERT INTO filler VALUES (zeroblob(1 << 20))")).await.unwrap();
         }
     }
 
     async fn read_mib(index: &SqliteIndex) -> i64 {
-        sqlx::query_scalar("SELECT count(*) FROM filler")
-            .fetch_one(index.readers.acquire().await.unwrap().parts().0)
-            .await
-            .unwrap()
+        index.read("count").one(sqlx::query("SELECT count(*) FROM filler")).await.unwrap()
     }
 
     fn len(path: &Path) -> u64 {

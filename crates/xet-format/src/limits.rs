@@ -55,6 +55,10 @@ pub const MAX_XORB_BODY_LEN: u64 =
 /// clients append lookup tables and a footer (spec 4.8).
 pub const MAX_SHARD_LEN: u64 = 80 << 20;
 
+/// Bytes of the shard in which a stored file was uploaded, at most: the highest limit for uploads
+/// that any version of zorb had (spec 4.8). A lower one makes old backups unreadable.
+pub const MAX_STORED_SHARD_LEN: u64 = 80 << 20;
+
 /// Files of one shard, at most (spec 4.10). A limit of zorb, not of the protocol: each file takes
 /// memory while the shard is registered. Clients stay below it. Their shards have about 64 MiB, so
 /// at most 466 000 files if each has one term with its range hash.
@@ -75,6 +79,7 @@ pub const MAX_SHARD_TERM_CHUNK_COUNT: u64 = 32 << 20;
 /// 8 KiB (spec 2).
 pub const MIN_CHUNK_RAW_LEN: u32 = 8_192;
 
+const _: () = assert!(MAX_SHARD_LEN <= MAX_STORED_SHARD_LEN, "what is uploaded is stored");
 const _: () = assert!(MAX_SHARD_FILE_COUNT <= MAX_STORED_SHARD_FILE_COUNT, "what is uploaded is stored");
 const _: () = assert!(MAX_XORB_BODY_LEN == 67_502_176, "spec 3.6 states this sum");
 const _: () = assert!(MAX_CHUNK_RAW_LEN < 1 << 24 && MAX_CHUNK_PAYLOAD_LEN < 1 << 24, "lengths are 24-bit fields");

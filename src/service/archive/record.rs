@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::ArchiveError;
-use crate::format::limits::MAX_SHARD_LEN;
+use crate::format::limits::MAX_STORED_SHARD_LEN;
 use crate::format::shard::{Sha256, Term};
 use crate::format::{ChunkRange, FileHash, XorbHash};
 use crate::index::{FileRecord, Sha256State};
@@ -28,7 +28,7 @@ const STEP_LEN: usize = 1 << 20;
 const RESERVE_LEN: usize = 64 << 20;
 
 /// Maximum length of the terms of a file. They were in a shard, where a term takes more bytes.
-const MAX_TERMS_LEN: u64 = MAX_SHARD_LEN;
+const MAX_TERMS_LEN: u64 = MAX_STORED_SHARD_LEN;
 
 /// Maximum length of the text of the keys: far more than any number of keys and accounts.
 pub(super) const MAX_KEYS_LEN: u64 = 64 << 20;

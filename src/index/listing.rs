@@ -35,7 +35,8 @@ pub struct XorbEntry {
     pub raw_len: u64,
 }
 
-/// The methods of [`Index`](super::Index) for lists.
+/// The methods of [`Index`](super::Index) for lists. A list may or may not have what is added or
+/// removed meanwhile, and has nothing twice.
 pub trait ListIndex {
     /// Files after `after` that this reader may see, in the order of their hashes' bytes.
     fn files_after(

@@ -7,6 +7,7 @@ use crate::runtime::clock::Timestamp;
 
 suite_in_steps! {
     files_are_listed_by_hash_to_their_readers_only
+    long_page_has_each_file_and_xorb_once
     list_shows_the_claimed_sha256_and_later_the_true_one
     list_shows_when_the_repository_itself_registered_a_file
     xorbs_are_listed_when_readers_may_see_them
@@ -31,6 +32,27 @@ async fn files_are_listed_by_hash_to_their_readers_only(db: Db) {
     assert_eq!(list(reader("org/c"), None, 10).await, [0; 0]);
     let first = db.files_after(Reader::All, None, 1).await.unwrap();
     assert_eq!(first, [FileEntry { hash: file_hash(1), raw_len: 2000, sha256: None, registered: NOW }]);
+}
+
+/// SQLite reads a page in parts of 100.
+async fn long_page_has_each_file_and_xorb_once(db: Db) {
+    let bytes: Vec<u8> = (1..=250).collect();
+    for byte in &bytes {
+        put(&db, xorb(*byte, 1)).await;
+    }
+    let files = bytes.iter().map(|byte| file(*byte, &[term(1, 0, 1)])).collect();
+    db.register(&registration("org/a", files, &[1])).await.unwrap();
+    for (after, limit) in [(0_u8, 1000), (0, 250), (0, 100), (0, 101), (0, 200), (50, 200), (51, 200), (151, 99)] {
+        let expected: Vec<u8> = bytes.iter().copied().filter(|byte| *byte > after).take(limit as usize).collect();
+        for reader in [Reader::All, reader("org/a")] {
+            let files = db.files_after(reader, Some(file_hash(after)), limit).await.unwrap();
+            let listed: Vec<u8> = files.iter().map(|file| file.hash.as_bytes()[0]).collect();
+            assert_eq!(listed, expected, "{limit} after {after}");
+        }
+        let xorbs = db.xorbs_after(Some(hash(after)), limit).await.unwrap();
+        let listed: Vec<u8> = xorbs.iter().map(|xorb| xorb.hash.as_bytes()[0]).collect();
+        assert_eq!(listed, expected, "{limit} after {after}");
+    }
 }
 
 async fn list_shows_the_claimed_sha256_and_later_the_true_one(db: Db) {
